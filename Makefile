@@ -1,0 +1,64 @@
+# Everything a person or CI runs. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-deps --disable-pip-version-check
+# torch==2.13.0+cpu is on no ordinary index: a wheel folder that pip already knows, else PyTorch's own CPU index.
+TORCH_SOURCE := $(if $(PIP_FIND_LINKS),,--extra-index-url https://download.pytorch.org/whl/cpu)
+
+.PHONY: help
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: serve
+serve: $(VENV)/.serve ## set up, start the whole stack on this machine, print how to call it, serve until Ctrl-C
+	$(BIN)/prime-inference up $(ARGS)
+
+.PHONY: test
+test: lint test-fast test-e2e ## set up, then lint, the fast tests and the tests against the real stack
+
+.PHONY: setup
+setup: $(VENV)/.serve ## install what `make serve` needs into .venv
+
+.PHONY: lint
+lint: $(VENV)/.test ## ruff, mypy --strict, import direction
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(VENV)/.test ## rewrite the sources the way `make lint` wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: test-fast
+test-fast: $(VENV)/.test ## tests that need no engine (a fake one stands behind the real Dynamo frontend)
+	$(BIN)/python -m pytest -m "not e2e and not gpu" $(ARGS)
+
+.PHONY: test-e2e
+test-e2e: $(VENV)/.test ## tests against the real stack: vLLM prefill and decode behind Dynamo, started once
+	$(BIN)/python -m pytest -m "e2e and not gpu" $(ARGS)
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "prime-inference local stack needs Python 3.11; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.serve: requirements/local.txt pyproject.toml | $(VENV)/bin/python
+	@echo "Installing the stack into $(VENV): about 4 GB, two to five minutes"
+	$(PIP_INSTALL) $(TORCH_SOURCE) -r requirements/local.txt
+	$(PIP_INSTALL) --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.test: requirements/dev.txt requirements/openai-previous.txt $(VENV)/.serve
+	$(PIP_INSTALL) -r requirements/dev.txt
+	$(PIP_INSTALL) --upgrade --target $(VENV)/openai-previous -r requirements/openai-previous.txt
+	@touch $@
+
+.PHONY: clean
+clean: ## remove .venv and caches of this checkout
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info

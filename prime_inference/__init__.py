@@ -1,0 +1,1 @@
+"""The stack behind the gateway, and the command line that starts it."""
