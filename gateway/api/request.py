@@ -1,0 +1,98 @@
+"""A generation request, checked as far as the gateway must understand it: pure.
+
+What the engines understand is theirs to judge (sampling parameters, message parts); their 400 reaches the client. The
+gateway reads the model, the session, and whether and how to stream; it takes out what only the gateway may say to Dynamo.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from gateway.errors import InvalidRequest
+
+GATEWAY_ONLY_FIELDS = ("session_id", "nvext", "cache_salt")
+"""Not forwarded: our own session field, and Dynamo's and vLLM's, with which a client could pick a worker or share
+another tenant's cache."""
+
+_decoder = msgspec.json.Decoder()
+_encoder = msgspec.json.Encoder()
+
+
+class Endpoint(StrEnum):
+    """The generation endpoints; the value is the path under /api/v1 and under Dynamo's /v1."""
+
+    CHAT = "chat/completions"
+    COMPLETIONS = "completions"
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    endpoint: Endpoint
+    model: str
+    stream: bool
+    wants_usage: bool
+    """The client asked for the usage chunk."""
+    fields: dict[str, Any]
+    """The whole body as the client sent it."""
+
+    def upstream_body(self) -> bytes:
+        """The body for a Dynamo frontend: the client's, with usage and timing always asked for."""
+        fields = {name: value for name, value in self.fields.items() if name not in GATEWAY_ONLY_FIELDS}
+        if self.stream:
+            fields["stream_options"] = {**(self.fields.get("stream_options") or {}), "include_usage": True}
+        fields["nvext"] = {"extra_fields": ["timing"]}
+        return _encoder.encode(fields)
+
+
+def parse(raw: bytes, endpoint: Endpoint) -> GenerationRequest:
+    """Raises InvalidRequest naming the parameter."""
+    try:
+        body = _decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"The request body is not valid JSON: {error}", code="invalid_json") from error
+    if not isinstance(body, dict):
+        raise InvalidRequest("The request body must be a JSON object.", code="invalid_json")
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        raise InvalidRequest("`model` must be a non-empty string.", param="model", code="missing_required_parameter")
+    _check_prompt(body, endpoint)
+    stream = body.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise InvalidRequest("`stream` must be true or false.", param="stream", code="invalid_type")
+    options = body.get("stream_options")
+    if options is not None and not isinstance(options, dict):
+        raise InvalidRequest("`stream_options` must be an object.", param="stream_options", code="invalid_type")
+    if options and not stream:
+        raise InvalidRequest("`stream_options` needs `stream: true`.", param="stream_options", code="invalid_value")
+    if body.get("n") not in (None, 1):
+        # A decode worker that pulls its KV cannot split one prompt into n choices: vLLM lets the request hang.
+        raise InvalidRequest("`n` other than 1 is not supported.", param="n", code="unsupported_value")
+    return GenerationRequest(
+        endpoint=endpoint,
+        model=model,
+        stream=bool(stream),
+        wants_usage=bool((options or {}).get("include_usage")),
+        fields=body,
+    )
+
+
+def _check_prompt(body: dict[str, Any], endpoint: Endpoint) -> None:
+    if endpoint is Endpoint.CHAT:
+        messages = body.get("messages")
+        if not isinstance(messages, list) or not messages:
+            raise InvalidRequest(
+                "`messages` must be a non-empty array.", param="messages", code="missing_required_parameter"
+            )
+        for index, message in enumerate(messages):
+            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+                raise InvalidRequest(
+                    f"`messages[{index}]` must be an object with a `role`.",
+                    param=f"messages[{index}]",
+                    code="invalid_type",
+                )
+    elif not isinstance(body.get("prompt"), (str, list)) or not body["prompt"]:
+        raise InvalidRequest(
+            "`prompt` must be a non-empty string or array.", param="prompt", code="missing_required_parameter"
+        )

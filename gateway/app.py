@@ -1,0 +1,94 @@
+"""The two applications of a gateway process: the public API and the internal listener."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from gateway.accounts.keys import load_keys
+from gateway.api import generate, health, internal, models
+from gateway.envelope import Envelope
+from gateway.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound
+from gateway.fleet.registry import load_fleet
+from gateway.metering.settle_store import SettleStream
+from gateway.relay.upstream import Upstream
+from gateway.settings import GatewaySettings
+from gateway.state import GatewayState
+from gateway.telemetry.metrics import Metrics
+
+API_PREFIX = "/api/v1"
+
+
+@asynccontextmanager
+async def gateway_state(settings: GatewaySettings) -> AsyncIterator[GatewayState]:
+    """Everything a process holds, opened in order and closed in reverse. Raises FleetFileError and KeysFileError."""
+    fleet, keys, metrics = load_fleet(settings.fleet_file), load_keys(settings.keys_file), Metrics()
+    async with AsyncExitStack() as stack:
+        upstream = await stack.enter_async_context(
+            Upstream(connect_timeout_s=settings.connect_timeout_seconds, idle_timeout_s=settings.idle_timeout_seconds)
+        )
+        settle_stream = None
+        if settings.valkey_url is not None:
+            settle_stream = await stack.enter_async_context(SettleStream(settings.valkey_url, metrics))
+        yield GatewayState(settings, fleet, keys, metrics, upstream, settle_stream)
+
+
+def public_app(state: GatewayState) -> FastAPI:
+    app = FastAPI(
+        title="Prime Inference",
+        version="0.1.0",
+        openapi_url=f"{API_PREFIX}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.gateway = state
+    app.include_router(generate.router, prefix=API_PREFIX, tags=["generation"])
+    app.include_router(models.router, prefix=API_PREFIX, tags=["models"])
+    app.include_router(health.router, tags=["health"])
+    return _finished(app)
+
+
+def internal_app(state: GatewayState) -> FastAPI:
+    app = FastAPI(title="Prime Inference, internal", openapi_url=None, docs_url=None, redoc_url=None)
+    app.state.gateway = state
+    app.include_router(health.router)
+    app.include_router(internal.router)
+    return _finished(app)
+
+
+def _finished(app: FastAPI) -> FastAPI:
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_middleware(Envelope)
+    return app
+
+
+async def _api_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ApiError)
+    return JSONResponse(error.body(), status_code=error.status, headers=error.headers())
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    """Starlette's own: an unknown route, a method that a route does not take."""
+    assert isinstance(error, HTTPException)
+    what = f"{request.method} {request.url.path}"
+    known: ApiError
+    if error.status_code == 404:
+        known = NotFound(f"Unknown route: {what}. The API lives under {API_PREFIX}.", code="unknown_route")
+    elif error.status_code == 405:
+        known = MethodNotAllowed(f"This route does not take this method: {what}.")
+    else:
+        known = InvalidRequest(str(error.detail))
+    headers = {**known.headers(), **(error.headers or {})}
+    return JSONResponse(known.body(), status_code=error.status_code, headers=headers)
+
+
+async def _validation_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    param = ".".join(str(part) for part in first["loc"] if part != "body") or None
+    return await _api_error(request, InvalidRequest(first["msg"], param=param, code="invalid_value"))

@@ -1,0 +1,49 @@
+"""Around every request: its id on the way in and out, and an OpenAI error for whatever was not caught further in."""
+
+import logging
+from typing import Any
+
+import msgspec
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.errors import Internal
+from gateway.telemetry.request_id import request_id_of
+
+logger = logging.getLogger("gateway")
+
+
+class Envelope:
+    """Pure ASGI: Starlette's own middleware class costs tasks and objects for every request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
+        request_id = request_id_of(given.decode("latin-1") if given is not None else None)
+        state: dict[str, Any] = scope.setdefault("state", {})
+        state["request_id"] = request_id
+        started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            logger.exception("unhandled error", extra={"request_id": request_id, "path": scope["path"]})
+            if started:
+                raise
+            error = Internal("Something went wrong on our side; the request id finds it in our logs.")
+            body = msgspec.json.encode(error.body())
+            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+            await send_with_id({"type": "http.response.start", "status": error.status, "headers": headers})
+            await send({"type": "http.response.body", "body": body})

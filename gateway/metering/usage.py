@@ -1,0 +1,26 @@
+"""Tokens a request used, as the engine counted them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Token counts. `cached_tokens` is the part of the prompt whose KV was found instead of computed."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
+
+
+def usage_of(body: dict[str, Any]) -> Usage:
+    """Read an OpenAI `usage` object; details that the engine leaves out count as 0."""
+    prompt_details = body.get("prompt_tokens_details") or {}
+    completion_details = body.get("completion_tokens_details") or {}
+    return Usage(
+        prompt_tokens=int(body.get("prompt_tokens") or 0),
+        completion_tokens=int(body.get("completion_tokens") or 0),
+        cached_tokens=int(prompt_details.get("cached_tokens") or 0),
+        reasoning_tokens=int(completion_details.get("reasoning_tokens") or 0),
+    )

@@ -1,0 +1,91 @@
+"""Why an attempt at a deployment failed, and what a status from Dynamo means: pure."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from gateway.errors import ApiError, InvalidRequest, Overloaded, Unavailable, UpstreamFailed, UpstreamTimeout
+
+DYNAMO_BUSY_STATUS = 529
+"""Dynamo's own status for "every worker is busy" since 1.3; clients and OpenRouter know 429."""
+
+BUSY_RETRY_AFTER_S = 2.0
+"""Long enough for a decode slot to free, short enough that OpenRouter's fallback is not all a client sees."""
+
+UNAVAILABLE_RETRY_AFTER_S = 5.0
+"""A worker restarts in tens of seconds; SDKs retry twice, so ask them to spread that."""
+
+
+class Cause(StrEnum):
+    """Closed: used as a metric label. What each means for the client is in `error_for`."""
+
+    CONNECT = "connect"
+    FIRST_EVENT_TIMEOUT = "first_event_timeout"
+    SERVER_ERROR = "server_error"
+    UNAVAILABLE = "unavailable"
+    BUSY = "busy"
+    LOST = "lost"
+    EMPTY = "empty"
+    GARBAGE = "garbage"
+
+
+@dataclass(frozen=True)
+class AttemptFailed(Exception):
+    cause: Cause
+    message: str
+
+
+def error_for(failures: list[AttemptFailed]) -> ApiError:
+    """What the client sees when every attempt failed: the kindest cause wins, since one busy deployment means that
+    waiting helps, and only if all are unavailable is the service unavailable."""
+    causes = {failure.cause for failure in failures}
+    if Cause.BUSY in causes:
+        return Overloaded("All workers of this model are busy; try again shortly.", retry_after_s=BUSY_RETRY_AFTER_S)
+    if causes <= {Cause.UNAVAILABLE, Cause.CONNECT}:
+        return Unavailable(
+            "The model is not available at the moment; try again shortly.", retry_after_s=UNAVAILABLE_RETRY_AFTER_S
+        )
+    if causes <= {Cause.FIRST_EVENT_TIMEOUT}:
+        return UpstreamTimeout("The model did not begin to answer in time.")
+    return UpstreamFailed(f"The model could not answer: {failures[-1].message}")
+
+
+def cause_of_status(status: int) -> Cause | None:
+    """The cause of an upstream status that another attempt may cure; None for one that is the client's own."""
+    if status in (DYNAMO_BUSY_STATUS, 429):
+        return Cause.BUSY
+    if status in (503, 404, 405):
+        # The fleet file says that the model is served there: a 404 means that its workers have not registered.
+        return Cause.UNAVAILABLE
+    return Cause.SERVER_ERROR if status >= 500 else None
+
+
+def client_error(status: int, body: bytes) -> ApiError:
+    """Dynamo's refusal of the request itself, in OpenAI's shape. Dynamo sends `{"message", "type", "code"}`, for a
+    prompt that is too long with `details`."""
+    message, details = _read_refusal(body)
+    if details.get("type") == "context_length":
+        limit, actual = details.get("limit"), details.get("actual")
+        return InvalidRequest(
+            f"This model's maximum context length is {limit} tokens, but the request needs {actual}"
+            " (prompt and max_tokens together).",
+            param="messages",
+            code="context_length_exceeded",
+        )
+    return InvalidRequest(message or f"The model refused the request ({status}).", code="invalid_value")
+
+
+def _read_refusal(body: bytes) -> tuple[str, dict[str, Any]]:
+    try:
+        parsed = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body.decode(errors="replace")[:500], {}
+    if not isinstance(parsed, dict):
+        return str(parsed)[:500], {}
+    inner = parsed.get("error")
+    source = inner if isinstance(inner, dict) else parsed
+    details = source.get("details")
+    message = str(source.get("message") or "").removeprefix("Validation: ")
+    return message, details if isinstance(details, dict) else {}

@@ -1,0 +1,89 @@
+"""Serving: two listeners in one event loop, and the way down.
+
+On SIGTERM or Ctrl-C: readiness goes off, new requests get a 503 that asks to be retried, running ones may finish for
+`drain_seconds`, then the process ends.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from gateway.app import gateway_state, internal_app, public_app
+from gateway.settings import GatewaySettings
+from gateway.telemetry.logs import configure_logging
+
+logger = logging.getLogger("gateway")
+
+BACKLOG_CONNECTIONS = 2048
+
+
+class PortInUse(Exception):
+    """Another process listens there."""
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are this module's business: two servers would take them from each other."""
+        yield
+
+
+def _server(app: FastAPI, settings: GatewaySettings) -> _Server:
+    return _Server(
+        uvicorn.Config(
+            app,
+            loop="none",
+            http="httptools",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
+        )
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises PortInUse."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise PortInUse(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    listener.listen(BACKLOG_CONNECTIONS)
+    listener.setblocking(False)
+    return listener
+
+
+async def serve(settings: GatewaySettings) -> None:
+    """Serve until a signal. Raises PortInUse, FleetFileError and KeysFileError before anything is served."""
+    configure_logging(settings.log_level)
+    public_socket = listen(settings.host, settings.port)
+    internal_socket = listen(settings.internal_host, settings.internal_port)
+    async with gateway_state(settings) as state:
+        public, internal = _server(public_app(state), settings), _server(internal_app(state), settings)
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            state.draining.set()
+            public.should_exit = True
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop)
+        logger.info("serving", extra={"address": f"{settings.host}:{settings.port}"})
+        internal_task = asyncio.create_task(internal.serve([internal_socket]))
+        try:
+            await public.serve([public_socket])
+        finally:
+            internal.should_exit = True
+            await internal_task

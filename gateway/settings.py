@@ -1,0 +1,72 @@
+"""Everything the gateway process can be told, read once from environment variables `PRIME_GATEWAY_*`.
+
+An unknown variable with that prefix stops the start: a typo must not silently become a default.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "PRIME_GATEWAY_"
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class GatewaySettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    host: str = "127.0.0.1"
+    """Address of the public API."""
+    port: Port = 8000
+    """Port of the public API."""
+    internal_host: str = "127.0.0.1"
+    """Address of the internal listener: metrics and health, never reachable from outside."""
+    internal_port: Port = 8001
+    """Port of the internal listener."""
+    fleet_file: Path
+    """YAML file of models and deployments (gateway/fleet/registry.py)."""
+    keys_file: Path
+    """YAML file of API keys (gateway/accounts/keys.py)."""
+    valkey_url: str | None = None
+    """The site's Valkey, for settle records; without one they are only logged."""
+    secret: SecretStr
+    """Keys the hashes of tenants and sessions that leave for the engines. The same on every replica."""
+    max_body_bytes: int = Field(default=32 * 1024 * 1024, gt=0)
+    """Largest request body. A million tokens of text are about 5 MB; images in base64 are larger."""
+    max_event_bytes: int = Field(default=16 * 1024 * 1024, gt=0)
+    """Largest single event relayed from a deployment."""
+    connect_timeout_seconds: Seconds = 2.0
+    """To a Dynamo frontend. Same site, so 2 s means it is not there."""
+    first_event_timeout_seconds: Seconds = 120.0
+    """From sending the request to the first event: covers the queue and the longest prefill."""
+    idle_timeout_seconds: Seconds = 60.0
+    """Between two events of a running stream. Dynamo itself lets a silent stream hang (ai-dynamo/dynamo issue 13088)."""
+    total_timeout_seconds: Seconds = 3600.0
+    """A whole request."""
+    drain_seconds: Seconds = 30.0
+    """After SIGTERM, running requests may finish for this long."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class SettingsError(Exception):
+    """The environment does not describe a gateway; the message names the variable."""
+
+
+def load_settings(environment: Mapping[str, str] | None = None) -> GatewaySettings:
+    """Read the settings from the environment. Raises SettingsError naming what is unknown, missing or wrong."""
+    environment = os.environ if environment is None else environment
+    known = {PREFIX + name.upper() for name in GatewaySettings.model_fields}
+    unknown = sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
+    if unknown:
+        raise SettingsError(f"unknown settings: {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    given = {name[len(PREFIX) :].lower(): value for name, value in environment.items() if name in known}
+    try:
+        return GatewaySettings.model_validate(given)
+    except ValidationError as error:
+        lines = [f"{PREFIX}{str(item['loc'][0]).upper()}: {item['msg']}" for item in error.errors()]
+        raise SettingsError("; ".join(lines)) from error
