@@ -1,26 +1,20 @@
 """API keys: who is calling. The file holds only hashes, so reading it gives nobody a key.
 
-    keys:
-      - name: laptop
-        tenant: local
-        sha256: 9f86d081884c7d65...       # of the whole key, sk- included
-
-A key is 256 random bits, so one round of SHA-256 is enough: there is nothing to guess from a dictionary.
+keys:
+  - name: laptop
+    tenant: local
+    sha256: 9f86d081884c7d65...       # of the whole key, sk- included
 """
 
 import hmac
-import secrets
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-KEY_PREFIX = "sk-"
-KEY_BYTES = 32
-"""Random bytes in a key; 256 bits leave nothing to search."""
+from prime_inference.keys import hash_of
 
 MAX_KEY_CHARACTERS = 256
 """A longer bearer value is refused unread."""
@@ -66,14 +60,6 @@ class KeyRing:
         if entry is None or not hmac.compare_digest(entry.sha256, digest):
             return None
         return Caller(tenant=entry.tenant, key_name=entry.name)
-
-
-def hash_of(key: str) -> str:
-    return sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def new_key() -> str:
-    return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 
 def load_keys(path: Path) -> KeyRing:

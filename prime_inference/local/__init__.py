@@ -1,0 +1,1 @@
+"""The whole stack on one machine: what `prime-inference up` starts, watches and stops."""

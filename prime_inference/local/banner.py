@@ -1,0 +1,24 @@
+"""What `up` prints when the stack serves."""
+
+import json
+
+
+def banner(url: str, key: str, model: str, seconds: float, state_dir: str, internal_url: str) -> str:
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]})
+    return f"""
+Serving {model} after {seconds:.0f} s. Ctrl-C stops everything.
+
+  URL      {url}
+  key      {key}
+  metrics  {internal_url}/metrics
+  state    {state_dir} (logs in logs/)
+
+curl {url}/chat/completions -H 'authorization: Bearer {key}' -d '{body}'
+
+from openai import OpenAI
+
+client = OpenAI(base_url="{url}", api_key="{key}")
+messages = [{{"role": "user", "content": "What is the capital of France?"}}]
+for chunk in client.chat.completions.create(model="{model}", messages=messages, stream=True):
+    print(chunk.choices[0].delta.content or "", end="", flush=True)
+"""

@@ -1,0 +1,53 @@
+"""What the local gateway reads: its fleet, its keys, its secret. The key and the secret are made once and kept."""
+
+import json
+import secrets
+from pathlib import Path
+
+import yaml
+
+from prime_inference.keys import hash_of, new_key
+from prime_inference.local.model import LocalModel
+from prime_inference.local.state_dir import StateDir
+
+LOCAL_TENANT = "local"
+DEPLOYMENT = "local"
+
+
+def write_gateway_files(state: StateDir, model: LocalModel, context_tokens: int | None, frontend_port: int) -> str:
+    """Write fleet and keys files; the answer is the key for the person on this machine."""
+    key = _kept(state.key_file, new_key())
+    fleet = {
+        "models": [
+            {
+                "name": model.name,
+                "deployments": [DEPLOYMENT],
+                **({"context_tokens": context_tokens} if context_tokens is not None else {}),
+                "created": int(model.path.stat().st_mtime),
+            }
+        ],
+        "deployments": [
+            {"name": DEPLOYMENT, "site": "local", "frontends": [f"http://127.0.0.1:{frontend_port}"]},
+        ],
+    }
+    state.fleet_file.write_text(yaml.safe_dump(fleet, sort_keys=False), encoding="utf-8")
+    keys = {"keys": [{"name": "local", "tenant": LOCAL_TENANT, "sha256": hash_of(key)}]}
+    state.keys_file.write_text(yaml.safe_dump(keys, sort_keys=False), encoding="utf-8")
+    return key
+
+
+def gateway_secret(state: StateDir) -> str:
+    return _kept(state.secret_file, secrets.token_urlsafe(32))
+
+
+def write_running(state: StateDir, **facts: object) -> None:
+    """Ports and process ids, for whoever wants to look at the running stack."""
+    state.running_file.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+def _kept(path: Path, fresh: str) -> str:
+    """The file's content, made with `fresh` and for its owner's eyes only if it is not there."""
+    if not path.exists():
+        path.touch(mode=0o600)
+        path.write_text(fresh + "\n", encoding="utf-8")
+    return path.read_text(encoding="utf-8").strip()

@@ -1,0 +1,101 @@
+"""From `--model` to a folder that vLLM loads, and the name clients use."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from prime_inference.local.errors import UpError
+from prime_inference.local.options import DEFAULT_MODEL
+
+CONVERTED_VERSION = 1
+"""Part of the cached folder's name: raised when the conversion changes what it writes."""
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    path: Path
+    name: str
+    """What clients ask for."""
+    max_context_tokens: int | None
+    """What the model's own configuration allows, where it says so."""
+    weight_bytes: int
+
+
+def cache_dir() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "prime-inference"
+
+
+def find_model(wanted: str, say: Callable[[str], None]) -> LocalModel:
+    """A folder, the default model, or a Hugging Face id. Raises UpError naming what is wrong."""
+    if wanted == DEFAULT_MODEL:
+        return describe(_smollm2(say), DEFAULT_MODEL)
+    folder = Path(wanted).expanduser()
+    if folder.is_dir():
+        return describe(folder.resolve(), folder.resolve().name)
+    if folder.is_absolute() or wanted.startswith((".", "~")) or wanted.count("/") != 1:
+        raise UpError(
+            f"unknown model {wanted!r}: neither a folder, nor a Hugging Face id such as Qwen/Qwen3-0.6B, nor {DEFAULT_MODEL}."
+        )
+    return describe(_from_hub(wanted, say), wanted)
+
+
+def describe(folder: Path, name: str) -> LocalModel:
+    """What the folder holds. Raises UpError when it is not a model that vLLM could load."""
+    config_file = folder / "config.json"
+    try:
+        config = json.loads(config_file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UpError(f"{folder} is not a model folder: it has no config.json.") from error
+    except ValueError as error:
+        raise UpError(f"{config_file} is not JSON: {error}") from error
+    if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
+        raise UpError(f"{folder} has no tokenizer (tokenizer.json): Dynamo's frontend needs one.")
+    weights = [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
+    if not weights:
+        raise UpError(f"{folder} has no weights (*.safetensors).")
+    longest = config.get("max_position_embeddings")
+    return LocalModel(
+        path=folder,
+        name=name,
+        max_context_tokens=longest if isinstance(longest, int) else None,
+        weight_bytes=sum(file.stat().st_size for file in weights),
+    )
+
+
+def _smollm2(say: Callable[[str], None]) -> Path:
+    target = cache_dir() / "models" / f"{DEFAULT_MODEL}-v{CONVERTED_VERSION}"
+    if target.is_dir():
+        return target
+    say(f"converting {DEFAULT_MODEL} once (about half a minute) into {target}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    converted = subprocess.run(
+        [sys.executable, "-m", "prime_inference.local.smollm2", str(target)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if converted.returncode != 0:
+        reason = converted.stderr.strip().splitlines()[-1:] or ["no output"]
+        raise UpError(f"cannot convert {DEFAULT_MODEL}: {reason[0]}")
+    return target
+
+
+def _from_hub(model_id: str, say: Callable[[str], None]) -> Path:
+    try:
+        from huggingface_hub import snapshot_download  # noqa: PLC0415 - only who asks for a hub model needs it
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
+    except ImportError as error:
+        raise UpError("downloading a model needs huggingface-hub: run `make setup`.") from error
+    say(f"fetching {model_id} from Hugging Face (or its local cache)")
+    try:
+        return Path(
+            snapshot_download(model_id, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"])
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        raise UpError(f"cannot fetch the model {model_id}: {reason[0]}") from error

