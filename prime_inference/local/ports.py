@@ -1,8 +1,13 @@
 """Ports: the one the person chose, checked; the rest, free ones on loopback."""
 
+import random
 import socket
 
 from prime_inference.local.errors import UpError
+
+LOWEST, HIGHEST = 20_000, 32_767
+"""Below the kernel's range for outgoing connections, so that none of those takes a port before its process binds it; and
+Dynamo reads DYN_SYSTEM_PORT as a signed 16-bit number."""
 
 
 def check_free(host: str, port: int) -> None:
@@ -17,13 +22,22 @@ def check_free(host: str, port: int) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports that were free a moment ago. All are held while choosing, so none is given twice."""
-    held = []
+    """Distinct ports that were free a moment ago, from LOWEST to HIGHEST. All are held while choosing, so none is given
+    twice. Raises UpError when there are not enough."""
+    held: list[socket.socket] = []
     try:
-        for _ in range(count):
+        for port in random.SystemRandom().sample(range(LOWEST, HIGHEST + 1), HIGHEST + 1 - LOWEST):
+            if len(held) == count:
+                break
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            listener.bind(("127.0.0.1", 0))
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                listener.close()
+                continue
             held.append(listener)
+        if len(held) < count:
+            raise UpError(f"fewer than {count} ports are free between {LOWEST} and {HIGHEST}.")
         return [listener.getsockname()[1] for listener in held]
     finally:
         for listener in held:
