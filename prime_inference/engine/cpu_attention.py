@@ -17,18 +17,15 @@ KERNELS = ("vector", "stock")
 
 
 def avoid_amx() -> None:
-    """Patch the running vLLM if this is a CPU platform. Raises ValueError on an unknown value of the variable."""
+    """Patch the running vLLM. Raises ValueError on an unknown value of the variable."""
     wanted = os.environ.get(KERNEL_VARIABLE, "vector")
     if wanted not in KERNELS:
         raise ValueError(f"{KERNEL_VARIABLE}={wanted!r}: allowed are {', '.join(KERNELS)}")
     if wanted == "stock":
         return
-    from vllm.platforms import current_platform  # noqa: PLC0415 - importing vLLM costs seconds: only inside a worker
+    from vllm.v1.attention.backends import cpu_attn  # noqa: PLC0415 - importing vLLM costs seconds: only inside a worker
 
-    if current_platform.is_cpu():
-        from vllm.v1.attention.backends import cpu_attn  # noqa: PLC0415
-
-        patch_backend(cpu_attn)
+    patch_backend(cpu_attn)
 
 
 def patch_backend(backend: ModuleType) -> None:

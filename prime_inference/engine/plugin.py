@@ -1,12 +1,18 @@
 """What every vLLM process of ours loads first (entry-point group `vllm.general_plugins`).
 
-vLLM calls `register` in the worker's main process and in each engine process, possibly more than once.
+vLLM calls `register` in the worker's main process and in each engine process, possibly more than once. On a GPU nothing is
+changed but by PRIME_* variables: those hosts have cores to spare for polling, and latency counts there.
 """
 
+from prime_inference.engine.busy_wait import sleep_while_waiting
 from prime_inference.engine.cpu_attention import avoid_amx
 from prime_inference.engine.nixl_spin import let_progress_thread_sleep
 
 
 def register() -> None:
+    from vllm.platforms import current_platform  # noqa: PLC0415 - this module is found before vLLM is wanted
+
     let_progress_thread_sleep()
-    avoid_amx()
+    if current_platform.is_cpu():
+        avoid_amx()
+        sleep_while_waiting()

@@ -193,7 +193,8 @@ def _mocker_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> 
         role=Role(role.value),
         argv=argv,
         env=environment,
-        probe=HttpOk(f"http://127.0.0.1:{ports.worker_system[index]}/health"),
+        # A mocker calls itself "notready" for ever; that it serves is seen from the frontend's list of instances.
+        probe=HttpOk(f"http://127.0.0.1:{ports.worker_system[index]}/metrics"),
     )
 
 

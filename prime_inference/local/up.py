@@ -112,7 +112,7 @@ async def _serve(plan: StackPlan, key: str, display: PlainLines, started: float)
             frontend_url=f"http://127.0.0.1:{plan.ports.frontend}",
             model=plan.model.name,
             worker_urls={
-                child.spec.name: child.spec.probe.url.removesuffix("/health")
+                child.spec.name: child.spec.probe.url.rpartition("/")[0]
                 for child in children
                 if child.spec.role in ("prefill", "decode") and not isinstance(child.spec.probe, TcpPing)
             },
