@@ -27,15 +27,17 @@ class PortInUse(Exception):
     """Another process listens there."""
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
+    """One listener."""
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are this module's business: two servers would take them from each other."""
         yield
 
 
-def _server(app: FastAPI, settings: GatewaySettings) -> _Server:
-    return _Server(
+def server_for(app: FastAPI, drain_s: float) -> Server:
+    return Server(
         uvicorn.Config(
             app,
             loop="none",
@@ -45,7 +47,7 @@ def _server(app: FastAPI, settings: GatewaySettings) -> _Server:
             log_config=None,
             server_header=False,
             date_header=False,
-            timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
+            timeout_graceful_shutdown=max(1, round(drain_s)),
         )
     )
 
@@ -71,7 +73,8 @@ async def serve(settings: GatewaySettings) -> None:
     public_socket = listen(settings.host, settings.port)
     internal_socket = listen(settings.internal_host, settings.internal_port)
     async with gateway_state(settings) as state:
-        public, internal = _server(public_app(state), settings), _server(internal_app(state), settings)
+        public = server_for(public_app(state), settings.drain_seconds)
+        internal = server_for(internal_app(state), settings.drain_seconds)
         loop = asyncio.get_running_loop()
 
         def stop() -> None:

@@ -31,11 +31,11 @@ class EventSplitter:
     def feed(self, data: bytes) -> list[bytes]:
         """The events that `data` completes, in order. Raises EventTooLarge."""
         # The common case: the read holds whole events of LF-only lines and nothing is left over from before.
-        if not self._pending and data.endswith(b"\n\n") and b"\r" not in data:
+        if not self._pending and len(data) <= self._max_event_bytes and data.endswith(b"\n\n") and b"\r" not in data:
             return [part + b"\n\n" for part in data[:-2].split(b"\n\n")]
         self._pending += data
-        events = list(self._take())
-        if len(self._pending) > self._max_event_bytes:
+        events = self._take()
+        if max(len(self._pending), *map(len, events), 0) > self._max_event_bytes:
             raise EventTooLarge(f"an event of more than {self._max_event_bytes} bytes")
         return events
 

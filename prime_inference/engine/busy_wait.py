@@ -7,19 +7,19 @@ seemed to hang. With a short sleep in the loop's place the same requests under t
 """
 
 import time
-from types import ModuleType
+from typing import Any
 
 PAUSE_S = 0.0002
 """Added to a step at each hand-over, of which there are two: little beside a decode step on a CPU (30 to 50 ms)."""
 
 
-def sleep_while_waiting(broadcast: ModuleType | None = None) -> None:
+def sleep_while_waiting(broadcast: Any = None) -> None:
     """Replace the yield that vLLM's shared-memory module calls while it waits."""
     if broadcast is None:
         from vllm.distributed.device_communicators import shm_broadcast  # noqa: PLC0415 - costs seconds outside vLLM
 
         broadcast = shm_broadcast
-    broadcast.sched_yield = pause  # type: ignore[attr-defined]
+    broadcast.sched_yield = pause
 
 
 def pause() -> None:

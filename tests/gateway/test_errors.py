@@ -1,0 +1,96 @@
+"""Every wrong request gets an OpenAI error object."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import gateway
+from tests.support.upstream import hangs, upstream
+
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "kwargs", "status", "code"),
+    [
+        ("GET", "/nope", {}, 404, "unknown_route"),
+        ("GET", "/chat/completions", {}, 405, "method_not_allowed"),
+        ("POST", "/models", {}, 405, "method_not_allowed"),
+        ("GET", "/models/unknown", {}, 404, "model_not_found"),
+        ("POST", "/chat/completions", {"data": b"{"}, 400, "invalid_json"),
+        ("POST", "/chat/completions", {"data": b"\xff"}, 400, "invalid_json"),
+        ("POST", "/chat/completions", {"data": b""}, 400, "invalid_json"),
+        ("POST", "/chat/completions", {"json": {"model": "x", "messages": [{"role": "user"}]}}, 404, "model_not_found"),
+        ("POST", "/chat/completions", {"json": {**CHAT, "n": 3}}, 400, "unsupported_value"),
+        ("POST", "/completions", {"json": {"model": "m"}}, 400, "missing_required_parameter"),
+        ("POST", "/chat/completions", {"data": b"x" * 2000}, 413, "payload_too_large"),
+        ("GET", "/models", {"headers": {"authorization": "Bearer sk-wrong"}}, 401, "invalid_api_key"),
+        ("GET", "/models", {"headers": {"authorization": "Basic abc"}}, 401, "invalid_api_key"),
+        ("GET", "/models", {"headers": {"authorization": "Bearer ' OR 1=1 --"}}, 401, "invalid_api_key"),
+        ("POST", "/chat/completions", {"json": CHAT, "headers": {"authorization": ""}}, 401, "invalid_api_key"),
+    ],
+)
+async def test_a_wrong_request_gets_an_openai_error(
+    tmp_path: Path, method: str, path: str, kwargs: dict[str, Any], status: int, code: str
+) -> None:
+    async with gateway(tmp_path, ["http://127.0.0.1:9"], max_body_bytes=1000) as gw:
+        async with gw.session.request(method, gw.url + path, **kwargs) as response:
+            assert response.status == status
+            error = (await response.json())["error"]
+            assert set(error) == {"message", "type", "param", "code"}
+            assert error["code"] == code
+            assert response.headers["x-request-id"]
+
+
+async def test_a_chunked_body_is_capped_too(tmp_path: Path) -> None:
+    async def parts() -> Any:
+        for _ in range(100):
+            yield b"x" * 100
+            await asyncio.sleep(0)
+
+    async with gateway(tmp_path, ["http://127.0.0.1:9"], max_body_bytes=1000) as gw:
+        async with gw.session.post(f"{gw.url}/chat/completions", data=parts()) as response:
+            assert response.status == 413
+
+
+async def test_a_bug_of_ours_is_a_500_without_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a secret of the code")
+
+    async with gateway(tmp_path, ["http://127.0.0.1:9"]) as gw:
+        monkeypatch.setattr("gateway.api.generate.targets", broken)
+        async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT) as response:
+            assert response.status == 500
+            body = await response.text()
+            assert "secret" not in body
+            assert '"code":"internal_error"' in body
+
+
+async def test_models_are_listed_for_sdks(tmp_path: Path) -> None:
+    async with gateway(tmp_path, ["http://127.0.0.1:9"]) as gw, gw.session.get(f"{gw.url}/models") as response:
+        assert await response.json() == {
+            "object": "list",
+            "data": [{"id": "m", "object": "model", "created": 0, "owned_by": "prime-inference"}],
+        }
+
+
+async def test_metrics_are_on_the_internal_listener_only(tmp_path: Path) -> None:
+    async with gateway(tmp_path, ["http://127.0.0.1:9"]) as gw:
+        public = gw.url.removesuffix("/api/v1")
+        for url, status in ((gw.internal_url, 200), (public, 404)):
+            async with gw.session.get(f"{url}/metrics") as response:
+                assert response.status == status
+        async with gw.session.get(f"{public}/healthz") as response:
+            assert response.status == 200
+
+
+async def test_a_draining_replica_is_not_ready_and_asks_to_be_retried(tmp_path: Path) -> None:
+    async with upstream(hangs()) as up, gateway(tmp_path, [up.url]) as gw:
+        gw.state.draining.set()
+        async with gw.session.get(f"{gw.internal_url}/readyz") as response:
+            assert response.status == 503
+        async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT) as response:
+            assert response.status == 503
+            assert response.headers["x-should-retry"] == "true"

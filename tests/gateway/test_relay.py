@@ -1,0 +1,223 @@
+"""The relay on real sockets: a scripted deployment behind, an HTTP client in front."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.support.gateway import gateway
+from tests.support.upstream import Script, answers, breaks, hangs, sends, upstream
+
+DONE = b"data: [DONE]\n\n"
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+STREAM = {**CHAT, "stream": True}
+
+
+def chunk(content: str, finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": {"content": content}, "finish_reason": finish}
+    body = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+    return b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+USAGE = b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2,"total_tokens":9}}\n\n'
+WHOLE = [chunk("a"), chunk("é🦀"), chunk("c", "stop"), USAGE, DONE]
+UNARY = json.dumps(
+    {
+        "id": "c",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 3}},
+        "nvext": {"timing": {"ttft_ms": 1.0}},
+    }
+).encode()
+
+
+async def test_a_stream_reaches_the_client_byte_for_byte(tmp_path: Path) -> None:
+    async with upstream(sends(*WHOLE)) as up, gateway(tmp_path, [up.url]) as gw:
+        async with gw.session.post(f"{gw.url}/chat/completions", json=STREAM) as response:
+            assert response.status == 200
+            assert response.headers["content-type"].startswith("text/event-stream")
+            assert await response.read() == b"".join(WHOLE).replace(USAGE, b"")
+        assert gw.metric("prime_gateway_tokens_total", model="m", kind="prompt") == 7
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
+async def test_every_cut_of_the_upstream_bytes_gives_the_same_answer(tmp_path: Path, size: int) -> None:
+    whole = b"".join(WHOLE)
+    parts = [whole[start : start + size] for start in range(0, len(whole), size)]
+    async with upstream(sends(*parts)) as up, gateway(tmp_path, [up.url]) as gw:
+        body = {**STREAM, "stream_options": {"include_usage": True}}
+        async with gw.session.post(f"{gw.url}/chat/completions", json=body) as response:
+            assert await response.read() == whole
+
+
+async def test_a_unary_answer_loses_only_the_engines_extension(tmp_path: Path) -> None:
+    async with upstream(answers(UNARY)) as up, gateway(tmp_path, [up.url]) as gw:
+        async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT) as response:
+            answer = await response.json()
+        expected = json.loads(UNARY)
+        del expected["nvext"]
+        assert answer == expected
+        assert gw.metric("prime_gateway_tokens_total", model="m", kind="cached") == 3
+
+
+async def test_what_leaves_for_the_engines_is_ours_alone(tmp_path: Path) -> None:
+    async with upstream(answers(UNARY)) as up, gateway(tmp_path, [up.url]) as gw:
+        sent = {
+            "x-dynamo-session-id": "mine",
+            "x-tenant-id": "other",
+            "x-dynamo-worker-instance-id": "1",
+            "cookie": "c=1",
+        }
+        async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT, headers=sent) as response:
+            assert response.status == 200
+        headers = up.requests[0]["headers"]
+        assert headers["x-dynamo-session-id"] != "mine"
+        assert headers["x-tenant-id"] != "other"
+        assert not {"authorization", "cookie", "x-dynamo-worker-instance-id"} & set(headers)
+
+
+async def test_a_request_id_goes_the_whole_way(tmp_path: Path) -> None:
+    async with upstream(answers(UNARY)) as up, gateway(tmp_path, [up.url]) as gw:
+        for given, kept in (("abc-1", True), ("bad id\u00e9", False), ("x" * 300, False)):
+            sent = {"x-request-id": given.encode("latin-1").decode("latin-1")}
+            async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT, headers=sent) as response:
+                assert (response.headers["x-request-id"] == given) is kept
+            assert up.requests[-1]["headers"]["x-request-id"] == response.headers["x-request-id"]
+
+
+BUSY = answers(b'{"message":"Service temporarily overloaded","type":"Overloaded","code":529}', status=529)
+FAILING: dict[str, tuple[Script, int]] = {
+    "busy": (BUSY, 429),
+    "unavailable": (answers(b"{}", status=503), 503),
+    "no workers yet": (answers(b'{"message":"Model not found"}', status=404), 503),
+    "server error": (answers(b"{}", status=500), 502),
+    "an error event first": (sends(b'data: {"error":{"message":"boom","code":500}}\n\n', DONE), 502),
+    "a bare error event": (sends(b"event: error\n: lost\n\n"), 502),
+    "an empty 200": (sends(), 502),
+    "only comments": (sends(b": ping\n\n", b": ping\n\n"), 502),
+    "a cut before the first event": (breaks(), 502),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+async def test_a_failure_before_the_first_event_moves_to_the_next_deployment(tmp_path: Path, name: str) -> None:
+    script, _ = FAILING[name]
+    async with upstream(script) as bad, upstream(sends(*WHOLE)) as good, gateway(tmp_path, [bad.url, good.url]) as gw:
+        async with gw.session.post(f"{gw.url}/chat/completions", json=STREAM) as response:
+            assert await response.read() == b"".join(WHOLE).replace(USAGE, b"")
+        assert len(bad.requests) == len(good.requests) == 1
+
+
+@pytest.mark.parametrize("name", FAILING)
+async def test_when_every_deployment_fails_the_client_gets_a_status(tmp_path: Path, name: str) -> None:
+    script, status = FAILING[name]
+    async with upstream(script) as bad, gateway(tmp_path, [bad.url]) as gw:
+        async with gw.session.post(f"{gw.url}/chat/completions", json=STREAM) as response:
+            assert response.status == status
+            error = (await response.json())["error"]
+            assert set(error) == {"message", "type", "param", "code"}
+            assert ("retry-after" in response.headers) is (status in (429, 503))
+        assert gw.metric("prime_gateway_in_flight_requests", endpoint="chat/completions") == 0
+
+
+async def test_a_dead_frontend_is_left_behind(tmp_path: Path) -> None:
+    async with upstream(answers(UNARY)) as good, gateway(tmp_path, ["http://127.0.0.1:9", good.url]) as gw:
+        async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT) as response:
+            assert response.status == 200
+        assert gw.metric("prime_gateway_attempts_total", deployment="d0", result="connect") == 1
+
+
+async def test_a_refused_request_is_not_tried_elsewhere(tmp_path: Path) -> None:
+    refusing = answers(b'{"message":"Validation: Temperature must be between 0 and 2","code":400}', status=400)
+    async with (
+        upstream(refusing) as one,
+        upstream(answers(UNARY)) as other,
+        gateway(tmp_path, [one.url, other.url]) as gw,
+    ):
+        async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT) as response:
+            assert response.status == 400
+            assert "Temperature" in (await response.json())["error"]["message"]
+        assert other.requests == []
+
+
+@pytest.mark.parametrize("script", [breaks(chunk("a")), sends(chunk("a")), sends(chunk("a"), DONE)])
+async def test_a_failure_after_the_first_event_is_an_error_event_and_no_second_attempt(
+    tmp_path: Path, script: Script
+) -> None:
+    async with upstream(script) as bad, upstream(sends(*WHOLE)) as good, gateway(tmp_path, [bad.url, good.url]) as gw:
+        async with gw.session.post(f"{gw.url}/chat/completions", json=STREAM) as response:
+            body = await response.read()
+        assert body.startswith(chunk("a"))
+        assert body.count(b'"error":{') == 1
+        assert body.endswith(DONE)
+        assert good.requests == []
+
+
+async def test_a_silent_stream_ends_after_the_idle_timeout(tmp_path: Path) -> None:
+    async with upstream(hangs(chunk("a"))) as up, gateway(tmp_path, [up.url], idle_timeout_seconds=0.3) as gw:
+        async with gw.session.post(f"{gw.url}/chat/completions", json=STREAM) as response:
+            assert b'"code":"502"' in await response.read()
+
+
+async def test_a_deployment_that_never_begins_times_out(tmp_path: Path) -> None:
+    async with upstream(hangs()) as up, gateway(tmp_path, [up.url], first_event_timeout_seconds=0.3) as gw:
+        async with gw.session.post(f"{gw.url}/chat/completions", json=STREAM) as response:
+            assert response.status == 504
+
+
+@pytest.mark.parametrize(
+    ("script", "body", "reads"),
+    [(hangs(), STREAM, 0), (hangs(chunk("a")), STREAM, 1), (hangs(), CHAT, 0)],
+    ids=["before the first event", "in the middle", "unary"],
+)
+async def test_a_client_that_leaves_frees_the_upstream_within_a_second(
+    tmp_path: Path, script: Script, body: dict[str, Any], reads: int
+) -> None:
+    async with upstream(script) as up, gateway(tmp_path, [up.url]) as gw:
+        async with aiohttp.ClientSession(headers=dict(gw.session.headers)) as leaving:
+            request = asyncio.create_task(leaving.post(f"{gw.url}/chat/completions", json=body))
+            async with asyncio.timeout(5):
+                while up.open_requests == 0:
+                    await asyncio.sleep(0.01)
+                if reads:
+                    response = await request
+                    assert await response.content.readany() == chunk("a")
+                    response.close()
+                else:
+                    request.cancel()
+            async with asyncio.timeout(1):
+                while up.open_requests or gw.metric("prime_gateway_in_flight_requests", endpoint="chat/completions"):
+                    await asyncio.sleep(0.01)
+        assert up.gone == 1
+        labels = {"endpoint": "chat/completions", "model": "m", "outcome": "client_gone"}
+        assert gw.metric("prime_gateway_requests_total", **labels) == 1
+
+
+async def test_a_ten_megabyte_event_passes(tmp_path: Path) -> None:
+    large = chunk("x" * 10_000_000)
+    events = [chunk("a"), large, chunk("b", "stop"), DONE]
+    async with upstream(sends(*events)) as up, gateway(tmp_path, [up.url]) as gw:
+        async with gw.session.post(f"{gw.url}/chat/completions", json=STREAM) as response:
+            assert await response.read() == b"".join(events)
+
+
+async def test_an_event_past_the_limit_becomes_an_error_event(tmp_path: Path) -> None:
+    async with (
+        upstream(sends(chunk("a"), chunk("x" * 5000))) as up,
+        gateway(tmp_path, [up.url], max_event_bytes=2000) as gw,
+    ):
+        async with gw.session.post(f"{gw.url}/chat/completions", json=STREAM) as response:
+            body = await response.read()
+        assert body.endswith(DONE)
+        assert b"more than 2000 bytes" in body
+
+
+async def test_connections_are_used_again_after_a_whole_stream(tmp_path: Path) -> None:
+    async with upstream(sends(*WHOLE)) as up, gateway(tmp_path, [up.url]) as gw:
+        for _ in range(5):
+            async with gw.session.post(f"{gw.url}/chat/completions", json=STREAM) as response:
+                await response.read()
+        assert up.gone == 0
