@@ -17,7 +17,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def mocker_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """The whole stack with Dynamo's mocker for engines: one prefill, two decode workers, up in seconds."""
     state = tmp_path_factory.mktemp("mocker") / "state"
-    with running_stack(state, "--engine", "mocker", "--decode", "2", within_s=120) as stack:
+    with running_stack(state, "--engine", "mocker", "--decode", "2", "--context-tokens", "512", within_s=120) as stack:
         yield stack
 
 

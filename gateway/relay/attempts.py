@@ -102,7 +102,10 @@ class Attempts:
             splitter = EventSplitter(max_event_bytes)
             chunks = answer.chunks()
             async for data in chunks:
-                first = b"".join(map(editor.feed, splitter.feed(data)))
+                try:
+                    first = b"".join(map(editor.feed, splitter.feed(data)))
+                except EventTooLarge as error:
+                    raise AttemptFailed(Cause.GARBAGE, str(error)) from error
                 if editor.error is not None and not editor.began:
                     raise AttemptFailed(_cause_of_event(editor.error), editor.error.message)
                 if editor.began:

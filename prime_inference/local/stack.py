@@ -181,6 +181,7 @@ def _mocker_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> 
         *("--model-path", str(plan.model.path)),
         *("--model-name", plan.model.name),
         *("--disaggregation-mode", role.value),
+        *(("--max-model-len", str(plan.context_tokens)) if plan.context_tokens is not None else ()),
     )
     environment = {
         **plan.inherited,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 from prime_inference.local.errors import UpError
 from prime_inference.local.instances import Instances, instances_in
@@ -10,6 +11,8 @@ from prime_inference.local.probes import get, post
 ASK_EVERY_S = 0.25
 INSTANCES_WITHIN_S = 60.0
 """A ready worker registers within a second; a starved machine may take ten."""
+MODEL_SERVED_WITHIN_S = 20.0
+"""The frontend reads tokenizer and template: a second or two."""
 WARM_UP_WITHIN_S = 300.0
 """First requests of a shape compile kernels: seconds on a CPU, a minute for graphs on a GPU."""
 
@@ -33,21 +36,20 @@ async def until_instances(frontend_port: int, prefill: int, decode: int) -> None
 async def warm_up(gateway_url: str, key: str, model: str) -> None:
     """One request through gateway, frontend, prefill, NIXL and decode. Raises UpError with what came back.
 
-    A frontend answers 404 for some hundred milliseconds after it lists the workers: those answers are asked again.
+    A frontend needs a moment after it lists the workers until it serves their model: 503 is asked again for so long.
     """
     body = json.dumps(
         {"model": model, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8, "temperature": 0}
     ).encode()
     headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
-    status, answer = 0, b""
-    try:
-        async with asyncio.timeout(WARM_UP_WITHIN_S):
-            while status != 200:
-                status, answer = await post(f"{gateway_url}/chat/completions", body, headers, WARM_UP_WITHIN_S)
-                if status not in (0, 200, 503):
-                    break
-                await asyncio.sleep(0 if status == 200 else ASK_EVERY_S)
-    except TimeoutError:
-        status = status or 504
-    if status != 200:
-        raise UpError(f"the warm-up request got {status}: {answer.decode(errors='replace')[:300] or 'no answer'}")
+    give_up = time.monotonic() + MODEL_SERVED_WITHIN_S
+    while True:
+        status, answer = await post(f"{gateway_url}/chat/completions", body, headers, WARM_UP_WITHIN_S)
+        if status == 200:
+            return
+        if status != 503 or time.monotonic() > give_up:
+            raise UpError(
+                f"the warm-up request got {status or 'no answer'}: {answer.decode(errors='replace')[:300]}\n"
+                "Why is in the logs of the frontend and the workers."
+            )
+        await asyncio.sleep(ASK_EVERY_S)

@@ -206,7 +206,7 @@ async def test_a_ten_megabyte_event_passes(tmp_path: Path) -> None:
 
 async def test_an_event_past_the_limit_becomes_an_error_event(tmp_path: Path) -> None:
     async with (
-        upstream(sends(chunk("a"), chunk("x" * 5000))) as up,
+        upstream(sends(chunk("a"), chunk("x" * 5000), pause_s=0.05)) as up,
         gateway(tmp_path, [up.url], max_event_bytes=2000) as gw,
     ):
         async with gw.session.post(f"{gw.url}/chat/completions", json=STREAM) as response:

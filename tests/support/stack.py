@@ -96,10 +96,16 @@ class Stack:
             return False
 
 
-def start_up(state: Path, *arguments: str, port: int | None = None, environment: dict[str, str] | None = None) -> Stack:
+def start_up(
+    state: Path,
+    *arguments: str,
+    port: int | None = None,
+    environment: dict[str, str] | None = None,
+    output: Path | None = None,
+) -> Stack:
     """`prime-inference up` as a process of its own session, its output in a file."""
     port = free_ports(1)[0] if port is None else port
-    output = state.with_suffix(".out")
+    output = state.with_suffix(".out") if output is None else output
     with output.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "prime_inference", "up", "--port", str(port), "--state-dir", str(state), *arguments],

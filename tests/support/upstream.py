@@ -28,9 +28,8 @@ async def upstream(script: Script) -> AsyncIterator[Upstream]:
     deployment = Upstream()
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        deployment.requests.append(
-            {"body": await request.json(), "headers": {name.lower(): value for name, value in request.headers.items()}}
-        )
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        deployment.requests.append({"body": await request.json(), "headers": headers})
         deployment.open_requests += 1
         try:
             return await script(request)

@@ -1,0 +1,55 @@
+"""The cures of the engine processes, on stand-ins of what they patch; the real parts are met in tests/e2e."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from prime_inference.engine.busy_wait import sleep_while_waiting
+from prime_inference.engine.cpu_attention import KERNEL_VARIABLE, avoid_amx, patch_backend
+from prime_inference.engine.nixl_spin import patch_bindings
+
+
+class StockConfig:
+    pass
+
+
+def test_nixls_progress_thread_sleeps_and_all_else_is_passed_on() -> None:
+    bindings: Any = SimpleNamespace(nixlAgentConfig=StockConfig)
+    patch_bindings(bindings, 1000)
+    patch_bindings(bindings, 1000)
+    config = bindings.nixlAgentConfig()
+    config.pthrDelay = 0
+    config.useProgThread = True
+    assert (config.pthrDelay, config.useProgThread) == (1000, True)
+    assert bindings.nixlAgentConfig.__mro__[1] is StockConfig
+
+
+def test_the_vector_kernel_takes_the_place_of_amx_only() -> None:
+    for stock, expected in (("amx", "vec"), ("vec16", "vec16"), ("neon", "neon")):
+        backend: Any = SimpleNamespace(_get_attn_isa=lambda *_, chosen=stock: chosen)
+        patch_backend(backend)
+        patch_backend(backend)
+        assert backend._get_attn_isa("bf16", 32) == expected
+
+
+def test_an_unknown_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KERNEL_VARIABLE, "amx")
+    with pytest.raises(ValueError, match="allowed are vector, stock"):
+        avoid_amx()
+
+
+def test_waiting_sleeps() -> None:
+    broadcast = SimpleNamespace(sched_yield=None)
+    sleep_while_waiting(broadcast)
+    broadcast.sched_yield()
+
+
+@pytest.mark.slow
+def test_what_the_cures_patch_exists_in_the_pinned_packages() -> None:
+    nixl = pytest.importorskip("nixl_cu13._api")
+    assert "pthrDelay" in dir(nixl.nixlBind.nixlAgentConfig)
+    broadcast = pytest.importorskip("vllm.distributed.device_communicators.shm_broadcast")
+    assert callable(broadcast.sched_yield)
+    attention = pytest.importorskip("vllm.v1.attention.backends.cpu_attn")
+    assert callable(attention._get_attn_isa)

@@ -1,0 +1,93 @@
+"""The small decisions of the local stack."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from prime_inference.local import memory
+from prime_inference.local.backoff import LONGEST_PAUSE_S, STEADY_AFTER_S, ends_after, pause_s
+from prime_inference.local.errors import UpError
+from prime_inference.local.instances import Instances, instances_in
+from prime_inference.local.model import describe, find_model
+from prime_inference.local.ports import check_free
+from prime_inference.local.state_dir import StateDir
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    pauses = [pause_s(ends) for ends in range(1, 12)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] < 1
+    assert pauses[-1] == LONGEST_PAUSE_S
+
+
+def test_a_process_that_ran_steadily_starts_counting_anew() -> None:
+    assert ends_after(5, STEADY_AFTER_S + 1) == 1
+    assert ends_after(5, 1) == 6
+
+
+def test_a_port_in_use_is_told_with_the_cure() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with pytest.raises(UpError, match="--port"):
+            check_free("127.0.0.1", listener.getsockname()[1])
+
+
+def test_an_address_that_is_not_ours_is_told() -> None:
+    with pytest.raises(UpError, match="cannot listen"):
+        check_free("192.0.2.77", 8000)
+
+
+def test_too_little_memory_is_told_before_anything_starts() -> None:
+    memory.check_memory(10_000_000_000, memory.cpu_stack_bytes(2, 269_000_000))
+    with pytest.raises(UpError, match="too little memory"):
+        memory.check_memory(4_000_000_000, memory.cpu_stack_bytes(2, 269_000_000))
+
+
+def test_instances_are_counted_by_pool() -> None:
+    listed = [
+        {"component": "backend", "endpoint": "generate"},
+        {"component": "backend", "endpoint": "clear_kv_blocks"},
+        {"component": "prefill", "endpoint": "generate"},
+    ]
+    assert instances_in(json.dumps({"instances": listed}).encode()) == Instances(prefill=1, decode=1)
+    assert instances_in(b"not json") == instances_in(b"{}") == Instances(0, 0)
+
+
+def test_one_state_folder_serves_one_stack(tmp_path: Path) -> None:
+    state = StateDir(tmp_path / "state")
+    with state.locked():
+        with pytest.raises(UpError, match="another `prime-inference up`"), state.locked():
+            pass
+    with state.locked():
+        pass
+
+
+def test_a_state_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UpError, match="--state-dir"), StateDir(tmp_path / "file" / "state").locked():
+        pass
+
+
+@pytest.mark.parametrize("wanted", ["no-such-model", "./nowhere", "/nowhere", "a/b/c"])
+def test_an_unknown_model_is_told(wanted: str) -> None:
+    with pytest.raises(UpError, match="unknown model"):
+        find_model(wanted, print)
+
+
+def test_a_folder_that_is_no_model_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UpError, match=r"config\.json"):
+        describe(tmp_path, "m")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UpError, match="not JSON"):
+        describe(tmp_path, "m")
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 77}')
+    with pytest.raises(UpError, match="tokenizer"):
+        describe(tmp_path, "m")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UpError, match="weights"):
+        describe(tmp_path, "m")
+    (tmp_path / "model.safetensors").write_bytes(b"12345")
+    assert describe(tmp_path, "m").max_context_tokens == 77
