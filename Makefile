@@ -62,3 +62,7 @@ $(VENV)/.test: requirements/dev.txt requirements/openai-previous.txt $(VENV)/.se
 .PHONY: clean
 clean: ## remove .venv and caches of this checkout
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info
+
+.PHONY: bench-local
+bench-local: $(VENV)/.test ## measure the stack on this machine: ready, idle, one stream, memory (JSON under benchmarks/results)
+	$(BIN)/python -m benchmarks.local.bench --out benchmarks/results/$$(date +%F)-local/local.json

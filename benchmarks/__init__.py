@@ -1,0 +1,1 @@
+"""What was measured, how, and the results it wrote (results/<date>-<name>/)."""

@@ -1,0 +1,42 @@
+"""Every summary is recomputed from its raw samples, and every number the README quotes from the summary."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.local.summary import summarise
+
+ROOT = Path(__file__).parents[3]
+RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*-local/local.json"))
+
+
+def load(path: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(path.read_text())
+    return result
+
+
+def test_there_is_a_result() -> None:
+    assert RESULTS
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.parent.name)
+def test_a_summary_follows_from_its_samples(path: Path) -> None:
+    result = load(path)
+    assert result["summary"] == summarise(result["samples"])
+    assert {"command", "machine", "versions", "commit", "source_sha256"} <= set(result["about"])
+
+
+def test_the_readme_quotes_the_newest_result() -> None:
+    summary = load(RESULTS[-1])["summary"]
+    readme = (ROOT / "README.md").read_text()
+    workers = max(summary["idle_cpu_percent_prefill-0"], summary["idle_cpu_percent_decode-0"])
+    for number, unit in (
+        (summary["ready_s"], "s"),
+        (workers, "% of a core"),
+        (summary["stream_tokens_per_s_median"], "tok/s"),
+        (summary["memory_mib"], "MiB"),
+    ):
+        assert f"**{number} {unit}**" in readme, (number, unit)
+    assert RESULTS[-1].parent.name in readme
