@@ -1,0 +1,406 @@
+// Sparse-MLA decode for 16 heads of one token: one cluster, each of its CTAs taking a share of the selected rows.
+//
+//   key warps   0-7   two groups of four on alternate stages of 64 keys. A warp takes 32 keys and half of the dims:
+//                     dequantises into registers, scores from there, and leaves the values once in the value tile.
+//                     Pairs of warps add their half scores; each warp then does the softmax of 16 keys.
+//   value warps 8-15  64 dims each: gather rows for later stages, then multiply weights by values.
+//
+// A 16-key tile's weights are relative to that tile's own maximum, so key warps never wait for each other's maxima; the
+// value warps bring the four tiles of a stage to a common one. Partial results meet in distributed shared memory.
+#pragma once
+#include "query.cuh"
+
+constexpr int kHeads = 16;           // a tensor-core fragment's rows
+constexpr int kStageKeys = 64;
+constexpr int kTiles = 4;            // of 16 keys
+constexpr int kKeyWarps = 8;
+constexpr int kValueWarps = 8;
+constexpr int kThreads = 32 * (kKeyWarps + kValueWarps);
+constexpr int kMaxCluster = 8;       // the largest portable one
+constexpr int kValuePitch = 2 * kLatentDim + 16;  // bytes; the odd 16 keeps stores and ldmatrix free of bank conflicts
+constexpr int kWeightPitch = 2 * kStageKeys + 16;
+constexpr int kBlocks = kLatentDim / 8;           // 8-dim blocks, what the merge deals out over the cluster
+constexpr int kBlockBytes = kHeads * 8 * 4;
+constexpr float kNoKey = -1e30f;     // maximum of no keys; finite, so that differences of two are 0, not NaN
+constexpr int kKeyRegisters = 152;   // (152 + 104) * 256 threads = the whole register file
+constexpr int kValueRegisters = 104;
+
+// Copied in place of a row that is not selected: nothing outside the selected rows is ever read.
+__device__ __align__(16) uint8_t zero_row[kFp8RowBytes];
+
+template <class Rows>
+struct Shared {
+  static constexpr int kSlotBytes = kStageKeys * Rows::kBytes;
+  static constexpr int kValueTile = kStageKeys * kValuePitch;
+  static constexpr int kRaw = 0;
+  static constexpr int kValues = kRaw + Rows::kSlots * kSlotBytes;
+  static constexpr int kExchange = kValues + 2 * kValueTile;       // [4 pairs][2 warps][2 n-tiles][32 lanes] float4
+  static constexpr int kWeights = kExchange + 4 * 2 * 2 * 512;     // [2][16 heads][64 keys] half
+  static constexpr int kMaxima = kWeights + 2 * kHeads * kWeightPitch;  // [2][4 tiles][16 heads]
+  static constexpr int kSums = kMaxima + 2 * kTiles * kHeads * 4;
+  static constexpr int kMerge = kSums + 2 * kTiles * kHeads * 4;   // [8 CTAs][max, sum][16 heads]
+  static constexpr int kSelected = kMerge + kMaxCluster * 2 * kHeads * 4;  // [slots][8] bytes, a bit a key
+  static constexpr int kBarriers = kSelected + 8 * Rows::kSlots;
+  static constexpr int kRawFull = kBarriers;                       // [slots]
+  static constexpr int kValuesFull = kRawFull + 8 * Rows::kSlots;  // [2]
+  static constexpr int kValuesEmpty = kValuesFull + 16;            // [2]
+  static constexpr int kBytes = kValuesEmpty + 16;
+  static constexpr int kMailbox = kRaw;  // partial outputs land on the ring once every CTA is done with it
+  static_assert(((kBlocks + kMaxCluster) * kBlockBytes) <= Rows::kSlots * kSlotBytes, "the mailbox must fit the ring");
+  static_assert(kBytes <= 232448, "sm_90 gives a CTA 227 KiB");
+  static_assert(kBarriers % 8 == 0, "an mbarrier is 8 bytes, aligned");
+};
+
+struct Work {
+  int token, head, rank, cluster, first_stage, stages;
+};
+
+// ---- key warps ----
+
+template <class Rows>
+__device__ inline void key_warp(const PrimeDecode& args, const Work& work, uint32_t smem, int warp, int lane) {
+  using S = Shared<Rows>;
+  const int g = lane / 4, c = lane % 4;
+  const int group = warp / 4, key_half = (warp % 4) / 2, dim_half = warp % 2, pair = warp / 2;
+  const int tile = 2 * key_half + dim_half;  // the 16 keys whose softmax this warp does
+  QueryFragments query;
+  query.load<Rows>(args, work.token, work.head, dim_half, lane);
+
+  const uint32_t values = smem + S::kValues + group * S::kValueTile;
+  const uint32_t exchange = smem + S::kExchange + pair * 2048 + 16 * lane;
+  for (int stage = group; stage < work.stages; stage += 2) {
+    const int slot = stage % Rows::kSlots, round = stage / 2;
+    barrier_wait(smem + S::kRawFull + 8 * slot, (stage / Rows::kSlots) & 1);
+    barrier_wait(smem + S::kValuesEmpty + 8 * group, (round & 1) ^ 1);
+    const uint32_t raw = smem + S::kRaw + slot * S::kSlotBytes + (32 * key_half + g) * Rows::kBytes;
+    const uint32_t out = values + (32 * key_half + g) * kValuePitch + 512 * dim_half + 32 * c;
+
+    float score[4][4] = {};
+#pragma unroll
+    for (int chunk = 0; chunk < 4; ++chunk) {
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        uint32_t v[8];
+        Rows::load(raw + 8 * n * Rows::kBytes, 4 * dim_half + chunk, c, v);
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+          multiply_add(score[n], query.latent[chunk][step], v[2 * step], v[2 * step + 1]);
+        }
+        store_shared(out + 8 * n * kValuePitch + 128 * chunk, v[0], v[1], v[2], v[3]);
+        store_shared(out + 8 * n * kValuePitch + 128 * chunk + 16, v[4], v[5], v[6], v[7]);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const uint2 rope = load_shared_v2(raw + 8 * n * Rows::kBytes + Rows::kRope + 32 * dim_half + 8 * c);
+      multiply_add(score[n], query.rope[0], e4m3_to_half2(uint16_t(rope.x)), e4m3_to_half2(uint16_t(rope.x >> 16)));
+      multiply_add(score[n], query.rope[1], e4m3_to_half2(uint16_t(rope.y)), e4m3_to_half2(uint16_t(rope.y >> 16)));
+    }
+
+    // Half scores to whole scores: keep two n-tiles, hand over the other two.
+    float x[2][4];
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      float other[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float low = score[n][i] * query.factor[i / 2], high = score[n + 2][i] * query.factor[i / 2];
+        x[n][i] = dim_half ? high : low;
+        other[i] = dim_half ? low : high;
+      }
+      store_shared(exchange + 1024 * dim_half + 512 * n, other);
+    }
+    named_barrier_sync<64>(1 + pair);
+    const uint32_t selected = load_shared_u16(smem + S::kSelected + 8 * slot + 2 * tile);
+    float maximum[2] = {kNoKey, kNoKey}, sum[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const float4 other = load_shared_f4(exchange + 1024 * (1 - dim_half) + 512 * n);
+      const float add[4] = {other.x, other.y, other.z, other.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bool on = (selected >> (8 * n + 2 * c + i % 2)) & 1;
+        x[n][i] = on ? x[n][i] + add[i] : -INFINITY;
+        maximum[i / 2] = fmaxf(maximum[i / 2], x[n][i]);
+      }
+    }
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      maximum[side] = fmaxf(maximum[side], __shfl_xor_sync(0xFFFFFFFFu, maximum[side], 1));
+      maximum[side] = fmaxf(maximum[side], __shfl_xor_sync(0xFFFFFFFFu, maximum[side], 2));
+    }
+    const uint32_t weights = smem + S::kWeights + group * kHeads * kWeightPitch + 32 * tile + 4 * c;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int side = 0; side < 2; ++side) {
+        const float p0 = exp2_fast(x[n][2 * side] - maximum[side]);
+        const float p1 = exp2_fast(x[n][2 * side + 1] - maximum[side]);
+        sum[side] += p0 + p1;
+        store_shared(weights + (g + 8 * side) * kWeightPitch + 16 * n, to_half2(p0, p1));
+      }
+    }
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      sum[side] += __shfl_xor_sync(0xFFFFFFFFu, sum[side], 1);
+      sum[side] += __shfl_xor_sync(0xFFFFFFFFu, sum[side], 2);
+      if (c == 0) {
+        const int at = 4 * ((group * kTiles + tile) * kHeads + g + 8 * side);
+        store_shared(smem + S::kMaxima + at, maximum[side]);
+        store_shared(smem + S::kSums + at, sum[side]);
+      }
+    }
+    __syncwarp();
+    if (lane == 0) barrier_arrive(smem + S::kValuesFull + 8 * group);
+  }
+}
+
+// ---- value warps ----
+
+// Eight lanes of each value warp gather eight rows of every stage.
+template <class Rows>
+struct Gather {
+  using S = Shared<Rows>;
+  const PrimeDecode& args;
+  const Work& work;
+  uint32_t smem;
+  int warp, lane;
+
+  __device__ int index(int stage) const {
+    const int position = (work.first_stage + stage) * kStageKeys + 8 * warp + lane;
+    if (lane >= 8 || stage >= work.stages || position >= args.topk) return -1;
+    return __ldg(args.indices + work.token * args.indices_stride + position);
+  }
+
+  __device__ void start(int stage, int row) const {
+    const int slot = stage % Rows::kSlots;
+    const bool selected = row >= 0 && row < args.cache.rows;
+    const uint32_t mask = __ballot_sync(0xFFFFFFFFu, selected);
+    const uint32_t full = smem + S::kRawFull + 8 * slot;
+    if (lane == 0) {
+      store_shared_u8(smem + S::kSelected + 8 * slot + warp, mask);
+      barrier_arrive_expect(full, 8 * Rows::kBytes);
+    }
+    __syncwarp();
+    if (lane < 8) {
+      const void* source = selected ? static_cast<const void*>(row_address(args.cache, row)) : zero_row;
+      bulk_copy(smem + S::kRaw + slot * S::kSlotBytes + (8 * warp + lane) * Rows::kBytes, source, Rows::kBytes, full);
+    }
+  }
+};
+
+struct Partial {
+  float output[8][4] = {};  // 8 blocks of 8 dims; heads g and g + 8, positions 2c and 2c + 1
+  float maximum[2] = {kNoKey, kNoKey};
+  float sum[2] = {0.0f, 0.0f};
+};
+
+template <class Rows>
+__device__ inline void accumulate(Partial& partial, uint32_t smem, int buffer, int warp, int lane) {
+  using S = Shared<Rows>;
+  const int g = lane / 4;
+  float tile_maximum[kTiles][2], rescale[2];
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
+    const uint32_t stats = smem + 4 * (buffer * kTiles * kHeads + g + 8 * side);
+    float maximum = partial.maximum[side];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      tile_maximum[tile][side] = load_shared_f1(stats + S::kMaxima + 4 * tile * kHeads);
+      maximum = fmaxf(maximum, tile_maximum[tile][side]);
+    }
+    rescale[side] = exp2_fast(partial.maximum[side] - maximum);
+    partial.maximum[side] = maximum;
+    partial.sum[side] *= rescale[side];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      tile_maximum[tile][side] = exp2_fast(tile_maximum[tile][side] - maximum);
+      partial.sum[side] += tile_maximum[tile][side] * load_shared_f1(stats + S::kSums + 4 * tile * kHeads);
+    }
+  }
+#pragma unroll
+  for (int block = 0; block < 8; ++block) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) partial.output[block][i] *= rescale[i / 2];
+  }
+  const uint32_t weights = smem + S::kWeights + buffer * kHeads * kWeightPitch + (lane % 16) * kWeightPitch + 16 * (lane / 16);
+  const uint32_t values = smem + S::kValues + buffer * S::kValueTile + (lane % 16) * kValuePitch + 16 * (lane / 16) + 128 * warp;
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    uint32_t a[4];
+    load_matrices(a, weights + 32 * tile);
+    const uint32_t low = to_half2(tile_maximum[tile][0], tile_maximum[tile][0]);
+    const uint32_t high = to_half2(tile_maximum[tile][1], tile_maximum[tile][1]);
+    a[0] = multiply_half2(a[0], low);
+    a[1] = multiply_half2(a[1], high);
+    a[2] = multiply_half2(a[2], low);
+    a[3] = multiply_half2(a[3], high);
+#pragma unroll
+    for (int two = 0; two < 4; ++two) {
+      uint32_t b[4];
+      load_matrices_transposed(b, values + 16 * tile * kValuePitch + 32 * two);
+      multiply_add(partial.output[2 * two], a, b[0], b[1]);
+      multiply_add(partial.output[2 * two + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// Sends each 8-dim block to the CTA that merges it, and this CTA's maxima and sums to all.
+template <class Rows>
+__device__ inline void send_partial(const Partial& partial, const Work& work, uint32_t smem, int warp, int lane) {
+  using S = Shared<Rows>;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int block = 8 * warp + i;
+    const int owner = block % work.cluster, place = (block / work.cluster) * work.cluster + work.rank;
+    const float* o = partial.output[i];
+    remote_store(remote_address(smem + S::kMailbox + place * kBlockBytes + 16 * lane, owner), make_float4(o[0], o[1], o[2], o[3]));
+  }
+  if (warp < work.cluster && lane % 4 == 0) {
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      const uint32_t at = smem + S::kMerge + 4 * (2 * kHeads * work.rank + lane / 4 + 8 * side);
+      remote_store(remote_address(at, warp), partial.maximum[side]);
+      remote_store(remote_address(at + 4 * kHeads, warp), partial.sum[side]);
+    }
+  }
+}
+
+// ---- merge, by every warp of every CTA ----
+
+template <class Rows>
+__device__ inline void merge(const PrimeDecode& args, const Work& work, uint32_t smem, int warp, int lane) {
+  using S = Shared<Rows>;
+  const int g = lane / 4, c = lane % 4;
+  float weight[kMaxCluster][2], total[2], maximum[2];
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
+    const uint32_t stats = smem + S::kMerge + 4 * (g + 8 * side);
+    maximum[side] = kNoKey;
+#pragma unroll
+    for (int peer = 0; peer < kMaxCluster; ++peer) {
+      weight[peer][side] = peer < work.cluster ? load_shared_f1(stats + 8 * kHeads * peer) : kNoKey;
+      maximum[side] = fmaxf(maximum[side], weight[peer][side]);
+    }
+    total[side] = 0.0f;
+#pragma unroll
+    for (int peer = 0; peer < kMaxCluster; ++peer) {
+      if (peer >= work.cluster) continue;
+      weight[peer][side] = exp2_fast(weight[peer][side] - maximum[side]);
+      total[side] += weight[peer][side] * load_shared_f1(stats + 8 * kHeads * peer + 4 * kHeads);
+    }
+  }
+  const float scale[2] = {total[0] == 0.0f ? 0.0f : Rows::kValueScale / total[0],
+                          total[1] == 0.0f ? 0.0f : Rows::kValueScale / total[1]};
+  uint16_t* out = static_cast<uint16_t*>(args.out);
+  for (int block = work.rank + warp * work.cluster; block < kBlocks; block += (kThreads / 32) * work.cluster) {
+    const int place = (block / work.cluster) * work.cluster;
+    float o[4] = {};
+#pragma unroll
+    for (int peer = 0; peer < kMaxCluster; ++peer) {
+      if (peer >= work.cluster) continue;
+      const float4 part = load_shared_f4(smem + S::kMailbox + (place + peer) * kBlockBytes + 16 * lane);
+      o[0] += weight[peer][0] * part.x;
+      o[1] += weight[peer][0] * part.y;
+      o[2] += weight[peer][1] * part.z;
+      o[3] += weight[peer][1] * part.w;
+    }
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      float first = o[2 * side] * scale[side], second = o[2 * side + 1] * scale[side];
+      int dim = 2 * c;
+      if constexpr (Rows::kInterleaved) {
+        // Positions hold dims 0 2 | 4 6 | 1 3 | 5 7; lanes c and c ^ 2 swap one each to hold neighbours.
+        const float received = __shfl_xor_sync(0xFFFFFFFFu, c < 2 ? second : first, 2);
+        if (c < 2) {
+          second = received;
+          dim = 4 * c;
+        } else {
+          first = received;
+          dim = 4 * c - 6;
+        }
+      }
+      const int head = work.head + g + 8 * side;
+      if (head < args.heads) {
+        const int64_t at = (int64_t(work.token) * args.heads + head) * kLatentDim + 8 * block + dim;
+        *reinterpret_cast<uint32_t*>(out + at) = to_bf16x2(first, second);
+      }
+    }
+  }
+  if (work.rank == 0 && warp == 0 && c == 0) {
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      const int head = work.head + g + 8 * side;
+      if (head >= args.heads) continue;
+      const float lse = total[side] == 0.0f ? -INFINITY : (maximum[side] + log2f(total[side])) * 0.693147181f;
+      args.lse[int64_t(work.token) * args.heads + head] = lse;
+    }
+  }
+}
+
+template <class Rows>
+__global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_constant__ PrimeDecode args) {
+  using S = Shared<Rows>;
+  extern __shared__ __align__(128) uint8_t shared_memory[];
+  const uint32_t smem = shared_address(shared_memory);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int head_groups = (args.heads + kHeads - 1) / kHeads;
+  const int item = blockIdx.x / args.cluster_size;
+  const int all_stages = (args.topk + kStageKeys - 1) / kStageKeys;
+  Work work;
+  work.token = item / head_groups;
+  work.head = (item % head_groups) * kHeads;
+  work.rank = int(cluster_rank());
+  work.cluster = args.cluster_size;
+  work.first_stage = work.rank * all_stages / work.cluster;
+  work.stages = (work.rank + 1) * all_stages / work.cluster - work.first_stage;
+
+  if (threadIdx.x == 0) {
+    for (int slot = 0; slot < Rows::kSlots; ++slot) barrier_init(smem + S::kRawFull + 8 * slot, kValueWarps);
+    for (int buffer = 0; buffer < 2; ++buffer) {
+      barrier_init(smem + S::kValuesFull + 8 * buffer, kKeyWarps / 2);
+      barrier_init(smem + S::kValuesEmpty + 8 * buffer, kValueWarps);
+    }
+    barrier_init_fence();
+  }
+  if (warp < kKeyWarps) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kKeyRegisters));
+    __syncthreads();
+    key_warp<Rows>(args, work, smem, warp, lane);
+    __syncwarp();
+    cluster_arrive();  // this CTA's ring is dead: peers may write to it
+    cluster_wait();
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kValueRegisters));
+    const int value_warp = warp - kKeyWarps;
+    const Gather<Rows> gather{args, work, smem, value_warp, lane};
+    int rows[Rows::kSlots + 1];
+#pragma unroll
+    for (int stage = 0; stage <= Rows::kSlots; ++stage) rows[stage] = gather.index(stage);
+    __syncthreads();
+    cluster_arrive();
+#pragma unroll
+    for (int stage = 0; stage < Rows::kSlots; ++stage) {
+      if (stage < work.stages) gather.start(stage, rows[stage]);
+    }
+    int next_row = rows[Rows::kSlots];
+    Partial partial;
+    for (int stage = 0; stage < work.stages; ++stage) {
+      const int buffer = stage % 2;
+      barrier_wait(smem + S::kValuesFull + 8 * buffer, (stage / 2) & 1);
+      if (stage + Rows::kSlots < work.stages) {
+        gather.start(stage + Rows::kSlots, next_row);
+        next_row = gather.index(stage + Rows::kSlots + 1);
+      }
+      accumulate<Rows>(partial, smem, buffer, value_warp, lane);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(smem + S::kValuesEmpty + 8 * buffer);
+    }
+    cluster_wait();
+    send_partial<Rows>(partial, work, smem, value_warp, lane);
+    __syncwarp();
+  }
+  cluster_arrive();
+  cluster_wait();
+  merge<Rows>(args, work, smem, warp, lane);
+}
