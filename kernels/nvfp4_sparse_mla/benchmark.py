@@ -1,4 +1,4 @@
-"""Measures the decode paths side by side in one run and writes JSON: native NVFP4, FP8 rows, and staged (unpack, then FP8).
+"""Measures the decode paths side by side in one run and writes JSON: native NVFP4, FP8 rows, staged (unpack, then FP8).
 
     python -m prime_kernels.nvfp4_sparse_mla.benchmark --output result.json --commit <hash>
 
@@ -133,7 +133,7 @@ class Bench:
         source = self.caches[FP8_ROW_BYTES]
         target = torch.empty_like(source)
         samples = graph_microseconds([lambda: target.copy_(source)], per_graph=4, replays=10)
-        return 2 * source.numel() / statistics.median(samples) * 1e6
+        return 2 * source.numel() / float(statistics.median(samples)) * 1e6
 
 
 def source_hash() -> str:
@@ -172,6 +172,11 @@ def plan(quick: bool) -> list[dict[str, object]]:
     every += [
         {"path": path, "tokens": 15, "cluster": cluster} for cluster in CLUSTER_SIZES for path in ("native", "fp8")
     ]
+    every += [
+        {"path": path, "tokens": 15, "topk": topk, "cluster": cluster}
+        for topk, cluster in ((64, 1), (128, 1), (256, 1), (512, 8), (1024, 8))
+        for path in ("native", "fp8")
+    ]  # what is fixed and what a stage costs
     if quick:
         return every
     every += [
@@ -206,7 +211,8 @@ def main() -> None:
         found = bench.measure(**wanted)  # type: ignore[arg-type]
         measurements.append(asdict(found))
         print(
-            f"{found.path:7} T={found.tokens:<4} H={found.heads:<4} C={found.cluster} {found.state} {found.indices:8}"
+            f"{found.path:7} T={found.tokens:<4} H={found.heads:<4} K={found.topk:<5} C={found.cluster} {found.state}"
+            f" {found.indices:8}"
             f" {found.median_us:8.2f} us  (min {min(found.samples_us):.2f}, max {max(found.samples_us):.2f})"
         )
     arguments.output.write_text(json.dumps({**result, "measurements": measurements}) + "\n")

@@ -10,6 +10,9 @@ MAX_HEADS = 128
 COPY_ALIGNMENT_BYTES = 16
 """A bulk copy moves whole 16-byte units between 16-byte boundaries."""
 
+MAX_TOKENS = 65_535
+"""Query tokens of one launch: a grid's third dimension."""
+
 MAX_ROWS = 2**31 - 1
 """Indices are int32."""
 
@@ -57,6 +60,8 @@ def check_query(q_latent: torch.Tensor, q_rope: torch.Tensor, device: torch.devi
     tokens, heads = q_latent.shape[:2]
     if tuple(q_rope.shape) != (tokens, heads, ROPE_DIM):
         raise ValueError(f"q_rope must be [{tokens}, {heads}, {ROPE_DIM}], got {tuple(q_rope.shape)}")
+    if tokens > MAX_TOKENS:
+        raise ValueError(f"one launch takes at most {MAX_TOKENS} tokens, got {tokens}")
     if not 1 <= heads <= MAX_HEADS:
         raise ValueError(f"heads must be 1..{MAX_HEADS}, got {heads}")
     if q_latent.dtype not in (torch.bfloat16, torch.float16) or q_rope.dtype != q_latent.dtype:

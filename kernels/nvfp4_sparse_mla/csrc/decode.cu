@@ -17,13 +17,13 @@ Choice choose(int row_bytes) {
   return {decode_kernel<Nvfp4Rows>, Shared<Nvfp4Rows>::kBytes};
 }
 
-cudaLaunchConfig_t configure(const Choice& choice, int cluster, int64_t clusters, cudaLaunchAttribute* attribute, void* stream) {
+cudaLaunchConfig_t configure(const Choice& choice, int cluster, dim3 clusters, cudaLaunchAttribute* attribute, void* stream) {
   attribute->id = cudaLaunchAttributeClusterDimension;
   attribute->val.clusterDim.x = cluster;
   attribute->val.clusterDim.y = 1;
   attribute->val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(unsigned(clusters * cluster));
+  config.gridDim = dim3(cluster, clusters.y, clusters.z);
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = choice.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
@@ -43,7 +43,7 @@ extern "C" int prime_decode_prepare(int32_t capacity[kMaxCluster + 1]) {
     if (error != cudaSuccess) return error;
     for (int c = 1; c <= kMaxCluster; ++c) {
       cudaLaunchAttribute attribute;
-      const cudaLaunchConfig_t config = configure(choice, c, 1, &attribute, nullptr);
+      const cudaLaunchConfig_t config = configure(choice, c, dim3(1), &attribute, nullptr);
       int clusters = 0;
       error = cudaOccupancyMaxActiveClusters(&clusters, choice.kernel, &config);
       if (error != cudaSuccess) return error;
@@ -56,11 +56,14 @@ extern "C" int prime_decode_prepare(int32_t capacity[kMaxCluster + 1]) {
 
 extern "C" int prime_decode(const PrimeDecode* args, void* stream) {
   if (args->tokens == 0) return cudaSuccess;
-  const int64_t head_groups = (args->heads + kHeads - 1) / kHeads;
+  const dim3 clusters(1, unsigned((args->heads + kHeads - 1) / kHeads), unsigned(args->tokens));
   const Choice choice = choose(args->cache.row_bytes);
   cudaLaunchAttribute attribute;
-  const cudaLaunchConfig_t config = configure(choice, args->cluster_size, args->tokens * head_groups, &attribute, stream);
+  const cudaLaunchConfig_t config = configure(choice, args->cluster_size, clusters, &attribute, stream);
   PrimeDecode copy = *args;
+  const int stages = (args->topk + kStageKeys - 1) / kStageKeys;
+  copy.stages_each = stages / args->cluster_size;
+  copy.stages_over = stages % args->cluster_size;
   void* arguments[] = {&copy};
   return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(choice.kernel), arguments);
 }

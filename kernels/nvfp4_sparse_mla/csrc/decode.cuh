@@ -21,6 +21,7 @@ constexpr int kValuePitch = 2 * kLatentDim + 16;  // bytes; the odd 16 keeps sto
 constexpr int kWeightPitch = 2 * kStageKeys + 16;
 constexpr int kBlocks = kLatentDim / 8;           // 8-dim blocks, what the merge deals out over the cluster
 constexpr int kBlockBytes = kHeads * 8 * 4;
+constexpr int kStatsBytes = kHeads * 2 * 4;       // maximum and sum of each head
 constexpr float kNoKey = -1e30f;     // maximum of no keys; finite, so that differences of two are 0, not NaN
 constexpr int kKeyRegisters = 152;   // (152 + 104) * 256 threads = the whole register file
 constexpr int kValueRegisters = 104;
@@ -38,13 +39,14 @@ struct Shared {
   static constexpr int kWeights = kExchange + 4 * 2 * 2 * 512;     // [2][16 heads][64 keys] half
   static constexpr int kMaxima = kWeights + 2 * kHeads * kWeightPitch;  // [2][4 tiles][16 heads]
   static constexpr int kSums = kMaxima + 2 * kTiles * kHeads * 4;
-  static constexpr int kMerge = kSums + 2 * kTiles * kHeads * 4;   // [8 CTAs][max, sum][16 heads]
+  static constexpr int kMerge = kSums + 2 * kTiles * kHeads * 4;   // [8 CTAs][8] (max g, max g+8, sum g, sum g+8)
   static constexpr int kSelected = kMerge + kMaxCluster * 2 * kHeads * 4;  // [slots][8] bytes, a bit a key
   static constexpr int kBarriers = kSelected + 8 * Rows::kSlots;
   static constexpr int kRawFull = kBarriers;                       // [slots]
   static constexpr int kValuesFull = kRawFull + 8 * Rows::kSlots;  // [2]
   static constexpr int kValuesEmpty = kValuesFull + 16;            // [2]
-  static constexpr int kBytes = kValuesEmpty + 16;
+  static constexpr int kMergeFull = kValuesEmpty + 16;
+  static constexpr int kBytes = kMergeFull + 8;
   static constexpr int kMailbox = kRaw;  // partial outputs land on the ring once every CTA is done with it
   static_assert(((kBlocks + kMaxCluster) * kBlockBytes) <= Rows::kSlots * kSlotBytes, "the mailbox must fit the ring");
   static_assert(kBytes <= 232448, "sm_90 gives a CTA 227 KiB");
@@ -75,13 +77,26 @@ __device__ inline void key_warp(const PrimeDecode& args, const Work& work, uint3
     const uint32_t raw = smem + S::kRaw + slot * S::kSlotBytes + (32 * key_half + g) * Rows::kBytes;
     const uint32_t out = values + (32 * key_half + g) * kValuePitch + 512 * dim_half + 32 * c;
 
+    // The next chunk's loads come before this chunk's stores: the compiler may not move a load over a store.
     float score[4][4] = {};
+    typename Rows::Packed packed[4], next[4];
+    typename Rows::Scales scales[4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      packed[n] = Rows::fetch(raw + 8 * n * Rows::kBytes, 4 * dim_half, c);
+      scales[n] = Rows::fetch_scales(raw + 8 * n * Rows::kBytes, dim_half, c);
+    }
 #pragma unroll
     for (int chunk = 0; chunk < 4; ++chunk) {
+      if (chunk < 3) {
+#pragma unroll
+        for (int n = 0; n < 4; ++n) next[n] = Rows::fetch(raw + 8 * n * Rows::kBytes, 4 * dim_half + chunk + 1, c);
+      }
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         uint32_t v[8];
-        Rows::load(raw + 8 * n * Rows::kBytes, 4 * dim_half + chunk, c, v);
+        Rows::unpack(packed[n], scales[n], chunk, v);
+        packed[n] = next[n];
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
           multiply_add(score[n], query.latent[chunk][step], v[2 * step], v[2 * step + 1]);
@@ -249,21 +264,29 @@ __device__ inline void accumulate(Partial& partial, uint32_t smem, int buffer, i
 template <class Rows>
 __device__ inline void send_partial(const Partial& partial, const Work& work, uint32_t smem, int warp, int lane) {
   using S = Shared<Rows>;
+  const uint32_t barrier = smem + S::kMergeFull;
+  if (warp < work.cluster && lane % 4 == 0) {
+    const uint32_t at = smem + S::kMerge + kStatsBytes * work.rank + 4 * lane;
+    remote_store(remote_address(at, warp), partial.maximum[0], partial.maximum[1], partial.sum[0], partial.sum[1],
+                 remote_address(barrier, warp));
+  }
+  int row = 8 * warp / work.cluster, owner = 8 * warp - row * work.cluster;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const int block = 8 * warp + i;
-    const int owner = block % work.cluster, place = (block / work.cluster) * work.cluster + work.rank;
+    const uint32_t at = smem + S::kMailbox + (row * work.cluster + work.rank) * kBlockBytes + 16 * lane;
     const float* o = partial.output[i];
-    remote_store(remote_address(smem + S::kMailbox + place * kBlockBytes + 16 * lane, owner), make_float4(o[0], o[1], o[2], o[3]));
-  }
-  if (warp < work.cluster && lane % 4 == 0) {
-#pragma unroll
-    for (int side = 0; side < 2; ++side) {
-      const uint32_t at = smem + S::kMerge + 4 * (2 * kHeads * work.rank + lane / 4 + 8 * side);
-      remote_store(remote_address(at, warp), partial.maximum[side]);
-      remote_store(remote_address(at + 4 * kHeads, warp), partial.sum[side]);
+    remote_store(remote_address(at, owner), o[0], o[1], o[2], o[3], remote_address(barrier, owner));
+    if (++owner == work.cluster) {
+      owner = 0;
+      ++row;
     }
   }
+}
+
+// What the cluster sends to the CTA of this rank.
+__device__ inline uint32_t merge_bytes(int rank, int cluster) {
+  const int blocks = (kBlocks - rank + cluster - 1) / cluster;
+  return uint32_t(cluster * (blocks * kBlockBytes + kStatsBytes));
 }
 
 // ---- merge, by every warp of every CTA ----
@@ -272,29 +295,33 @@ template <class Rows>
 __device__ inline void merge(const PrimeDecode& args, const Work& work, uint32_t smem, int warp, int lane) {
   using S = Shared<Rows>;
   const int g = lane / 4, c = lane % 4;
-  float weight[kMaxCluster][2], total[2], maximum[2];
+  float weight[kMaxCluster][2], sum[kMaxCluster][2];
+  float maximum[2] = {kNoKey, kNoKey}, total[2] = {0.0f, 0.0f};
 #pragma unroll
-  for (int side = 0; side < 2; ++side) {
-    const uint32_t stats = smem + S::kMerge + 4 * (g + 8 * side);
-    maximum[side] = kNoKey;
+  for (int peer = 0; peer < kMaxCluster; ++peer) {
+    if (peer >= work.cluster) continue;
+    const float4 stats = load_shared_f4(smem + S::kMerge + kStatsBytes * peer + 16 * g);
+    weight[peer][0] = stats.x;
+    weight[peer][1] = stats.y;
+    sum[peer][0] = stats.z;
+    sum[peer][1] = stats.w;
+    maximum[0] = fmaxf(maximum[0], stats.x);
+    maximum[1] = fmaxf(maximum[1], stats.y);
+  }
 #pragma unroll
-    for (int peer = 0; peer < kMaxCluster; ++peer) {
-      weight[peer][side] = peer < work.cluster ? load_shared_f1(stats + 8 * kHeads * peer) : kNoKey;
-      maximum[side] = fmaxf(maximum[side], weight[peer][side]);
-    }
-    total[side] = 0.0f;
+  for (int peer = 0; peer < kMaxCluster; ++peer) {
+    if (peer >= work.cluster) continue;
 #pragma unroll
-    for (int peer = 0; peer < kMaxCluster; ++peer) {
-      if (peer >= work.cluster) continue;
+    for (int side = 0; side < 2; ++side) {
       weight[peer][side] = exp2_fast(weight[peer][side] - maximum[side]);
-      total[side] += weight[peer][side] * load_shared_f1(stats + 8 * kHeads * peer + 4 * kHeads);
+      total[side] += weight[peer][side] * sum[peer][side];
     }
   }
   const float scale[2] = {total[0] == 0.0f ? 0.0f : Rows::kValueScale / total[0],
                           total[1] == 0.0f ? 0.0f : Rows::kValueScale / total[1]};
   uint16_t* out = static_cast<uint16_t*>(args.out);
-  for (int block = work.rank + warp * work.cluster; block < kBlocks; block += (kThreads / 32) * work.cluster) {
-    const int place = (block / work.cluster) * work.cluster;
+  for (int row = warp; row * work.cluster + work.rank < kBlocks; row += kThreads / 32) {
+    const int place = row * work.cluster, block = place + work.rank;
     float o[4] = {};
 #pragma unroll
     for (int peer = 0; peer < kMaxCluster; ++peer) {
@@ -344,16 +371,14 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   extern __shared__ __align__(128) uint8_t shared_memory[];
   const uint32_t smem = shared_address(shared_memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int head_groups = (args.heads + kHeads - 1) / kHeads;
-  const int item = blockIdx.x / args.cluster_size;
-  const int all_stages = (args.topk + kStageKeys - 1) / kStageKeys;
+  // Grid: (CTA of the cluster, group of 16 heads, token).
   Work work;
-  work.token = item / head_groups;
-  work.head = (item % head_groups) * kHeads;
+  work.token = blockIdx.z;
+  work.head = blockIdx.y * kHeads;
   work.rank = int(cluster_rank());
   work.cluster = args.cluster_size;
-  work.first_stage = work.rank * all_stages / work.cluster;
-  work.stages = (work.rank + 1) * all_stages / work.cluster - work.first_stage;
+  work.stages = args.stages_each + (work.rank < args.stages_over);
+  work.first_stage = work.rank * args.stages_each + min(work.rank, args.stages_over);
 
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < Rows::kSlots; ++slot) barrier_init(smem + S::kRawFull + 8 * slot, kValueWarps);
@@ -361,7 +386,9 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
       barrier_init(smem + S::kValuesFull + 8 * buffer, kKeyWarps / 2);
       barrier_init(smem + S::kValuesEmpty + 8 * buffer, kValueWarps);
     }
+    barrier_init(smem + S::kMergeFull, 1);
     barrier_init_fence();
+    barrier_arrive_expect(smem + S::kMergeFull, merge_bytes(work.rank, work.cluster));
   }
   if (warp < kKeyWarps) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kKeyRegisters));
@@ -369,7 +396,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
     key_warp<Rows>(args, work, smem, warp, lane);
     __syncwarp();
     cluster_arrive();  // this CTA's ring is dead: peers may write to it
-    cluster_wait();
+    cluster_wait();    // every thread of a cluster must, though only value warps need to know
   } else {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kValueRegisters));
     const int value_warp = warp - kKeyWarps;
@@ -400,7 +427,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
     send_partial<Rows>(partial, work, smem, value_warp, lane);
     __syncwarp();
   }
-  cluster_arrive();
-  cluster_wait();
+  // Nothing is sent to a CTA beyond what it waits for here, so it may leave when it is done.
+  barrier_wait_cluster(smem + S::kMergeFull, 0);
   merge<Rows>(args, work, smem, warp, lane);
 }

@@ -27,11 +27,17 @@ struct Nvfp4Rows {
   static constexpr float kValueScale = 64.0f;
 #endif
 
-  // 16 values of key `row`, chunk `chunk`, lane class c; scaled halves, 8 registers.
-  __device__ static void load(uint32_t row, int chunk, int c, uint32_t (&v)[8]) {
-    const uint2 packed = load_shared_v2(row + 32 * chunk + 8 * c);
-    const uint32_t scale_code = load_shared_u8(row + kScaleOffset + 8 * c + chunk);
-    const uint32_t scale = e4m3_to_half2(uint16_t(scale_code * 0x0101u));
+  using Packed = uint2;     // one key's 16 values of one chunk, as stored
+  using Scales = uint32_t;  // one key's scales of four chunks, a byte each
+
+  __device__ static Packed fetch(uint32_t row, int chunk, int c) { return load_shared_v2(row + 32 * chunk + 8 * c); }
+  __device__ static Scales fetch_scales(uint32_t row, int dim_half, int c) {
+    return load_shared_u32(row + kScaleOffset + 8 * c + 4 * dim_half);
+  }
+
+  // Scaled halves; `chunk` counts within the scales' half.
+  __device__ static void unpack(Packed packed, Scales scales, int chunk, uint32_t (&v)[8]) {
+    const uint32_t scale = e4m3_to_half2(uint16_t(__byte_perm(scales, 0, 0x0011 * chunk)));
     unpack_word(packed.x, v[0], v[1], v[2], v[3]);
     unpack_word(packed.y, v[4], v[5], v[6], v[7]);
 #pragma unroll
@@ -64,8 +70,13 @@ struct Fp8Rows {
   static constexpr bool kInterleaved = false;
   static constexpr float kValueScale = 1.0f;
 
-  __device__ static void load(uint32_t row, int chunk, int c, uint32_t (&v)[8]) {
-    const uint4 packed = load_shared_v4(row + 64 * chunk + 16 * c);
+  using Packed = uint4;
+  struct Scales {};
+
+  __device__ static Packed fetch(uint32_t row, int chunk, int c) { return load_shared_v4(row + 64 * chunk + 16 * c); }
+  __device__ static Scales fetch_scales(uint32_t, int, int) { return {}; }
+
+  __device__ static void unpack(Packed packed, Scales, int, uint32_t (&v)[8]) {
     const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
