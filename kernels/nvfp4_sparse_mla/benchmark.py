@@ -54,6 +54,7 @@ class Measurement:
     state: str
     indices: str
     cluster: int
+    early_launch: bool
     sets: int
     median_us: float
     samples_us: list[float]
@@ -86,7 +87,7 @@ class Bench:
         return torch.randint(rows, (tokens, topk), generator=self.generator, device=self.device, dtype=torch.int32)
 
     def launch(
-        self, path: str, tokens: int, heads: int, topk: int, kind: str, first_context: int, cluster: int
+        self, path: str, tokens: int, heads: int, topk: int, kind: str, first_context: int, cluster: int, early: bool
     ) -> Callable[[], None]:
         q_latent, q_rope = random_query(tokens, heads, self.generator, self.device)
         indices = self.indices(kind, tokens, topk, first_context)
@@ -94,13 +95,13 @@ class Bench:
         lse = torch.empty(tokens, heads, device=self.device)
         if path != "staged":
             cache = self.caches[NVFP4_ROW_BYTES if path == "native" else FP8_ROW_BYTES]
-            return lambda: op.decode_into(out, lse, q_latent, q_rope, cache, indices, GLM_SOFTMAX_SCALE, cluster)
+            return lambda: op.decode_into(out, lse, q_latent, q_rope, cache, indices, GLM_SOFTMAX_SCALE, cluster, early)
         buffer = torch.empty(1, tokens * topk, FP8_ROW_BYTES, dtype=torch.uint8, device=self.device)
         positions = torch.empty(tokens, topk, dtype=torch.int32, device=self.device)
 
         def staged() -> None:
             op.unpack_rows(self.caches[NVFP4_ROW_BYTES], indices, buffer, positions)
-            op.decode_into(out, lse, q_latent, q_rope, buffer, positions, GLM_SOFTMAX_SCALE, cluster)
+            op.decode_into(out, lse, q_latent, q_rope, buffer, positions, GLM_SOFTMAX_SCALE, cluster, early)
 
         return staged
 
@@ -113,18 +114,21 @@ class Bench:
         topk: int = TOPK,
         kind: str = "request",
         cluster: int = 0,
+        early: bool = False,
     ) -> Measurement:
         requests = -(-tokens // REQUEST_QUERY_TOKENS)
         sets = 1
         if state == "cold":
             touched = requests * REQUEST_BYTES if kind == "request" else tokens * topk * NVFP4_ROW_BYTES
             sets = max(2, min(CONTEXTS // requests, -(-COLD_BYTES // touched)))
-        launches = [self.launch(path, tokens, heads, topk, kind, number * requests, cluster) for number in range(sets)]
+        launches = [
+            self.launch(path, tokens, heads, topk, kind, number * requests, cluster, early) for number in range(sets)
+        ]
         per_graph = sets * -(-LAUNCHES_PER_GRAPH // sets)
         samples = graph_microseconds(launches, per_graph)
         chosen = cluster or choose_cluster(tokens, heads, topk, self.capacity)
         return Measurement(
-            path, tokens, heads, topk, state, kind, chosen, sets,
+            path, tokens, heads, topk, state, kind, chosen, early, sets,
             round(statistics.median(samples), 3), [round(sample, 3) for sample in samples],
         )  # fmt: skip
 
@@ -133,7 +137,9 @@ class Bench:
         source = self.caches[FP8_ROW_BYTES]
         target = torch.empty_like(source)
         samples = graph_microseconds([lambda: target.copy_(source)], per_graph=4, replays=10)
-        return 2 * source.numel() / float(statistics.median(samples)) * 1e6
+        microseconds: float = statistics.median(samples)
+        bytes_moved: int = 2 * source.numel()
+        return bytes_moved / microseconds * 1e6
 
 
 def source_hash() -> str:
@@ -177,6 +183,9 @@ def plan(quick: bool) -> list[dict[str, object]]:
         for topk, cluster in ((64, 1), (128, 1), (256, 1), (512, 8), (1024, 8))
         for path in ("native", "fp8")
     ]  # what is fixed and what a stage costs
+    every += [
+        {"path": path, "tokens": tokens, "early": True} for tokens in (5, 15, 30, 64) for path in ("native", "fp8")
+    ]
     if quick:
         return every
     every += [
@@ -212,7 +221,7 @@ def main() -> None:
         measurements.append(asdict(found))
         print(
             f"{found.path:7} T={found.tokens:<4} H={found.heads:<4} K={found.topk:<5} C={found.cluster} {found.state}"
-            f" {found.indices:8}"
+            f" {found.indices:8}{' early' if found.early_launch else ''}"
             f" {found.median_us:8.2f} us  (min {min(found.samples_us):.2f}, max {max(found.samples_us):.2f})"
         )
     arguments.output.write_text(json.dumps({**result, "measurements": measurements}) + "\n")

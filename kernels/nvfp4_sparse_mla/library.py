@@ -42,6 +42,7 @@ class Decode(ctypes.Structure):
         ("query_is_half", ctypes.c_int32),
         ("softmax_scale", ctypes.c_float),
         ("cluster_size", ctypes.c_int32),
+        ("early_launch", ctypes.c_int32),
         ("stages_each", ctypes.c_int32),
         ("stages_over", ctypes.c_int32),
     ]

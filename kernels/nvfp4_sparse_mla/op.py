@@ -70,8 +70,10 @@ def decode_into(
     indices: torch.Tensor,
     softmax_scale: float,
     cluster_size: int = 0,
+    early_launch: bool = False,
 ) -> None:
-    """As `decode`, into given tensors. cluster_size 0 lets the planner choose."""
+    """As `decode`, into given tensors. cluster_size 0 lets the planner choose; early_launch lets the kernel be set up
+    while the one ahead of it in the stream still runs (programmatic dependent launch)."""
     device = cache.device
     check_cache(cache)
     check_query(q_latent, q_rope, device)
@@ -104,6 +106,7 @@ def decode_into(
         topk=topk,
         query_is_half=int(q_latent.dtype == torch.float16),
         softmax_scale=softmax_scale,
+        early_launch=int(early_launch),
         cluster_size=cluster_size or choose_cluster(tokens, heads, topk, capacity),
     )
     with torch.cuda.device(device):

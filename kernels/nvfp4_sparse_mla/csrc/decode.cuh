@@ -26,8 +26,16 @@ constexpr float kNoKey = -1e30f;     // maximum of no keys; finite, so that diff
 constexpr int kKeyRegisters = 152;   // (152 + 104) * 256 threads = the whole register file
 constexpr int kValueRegisters = 104;
 
+#ifndef PRIME_BULK_GATHER
+#define PRIME_BULK_GATHER 0
+#endif
+#if PRIME_BULK_GATHER
 // Copied in place of a row that is not selected: nothing outside the selected rows is ever read.
 __device__ __align__(16) uint8_t zero_row[kFp8RowBytes];
+constexpr int kRawArrivals = kValueWarps;
+#else
+constexpr int kRawArrivals = kValueWarps * 33;  // each thread's copies, and each warp's mask
+#endif
 
 template <class Rows>
 struct Shared {
@@ -59,14 +67,14 @@ struct Work {
 
 // ---- key warps ----
 
-template <class Rows>
+template <class Rows, bool kHalf>
 __device__ inline void key_warp(const PrimeDecode& args, const Work& work, uint32_t smem, int warp, int lane) {
   using S = Shared<Rows>;
   const int g = lane / 4, c = lane % 4;
   const int group = warp / 4, key_half = (warp % 4) / 2, dim_half = warp % 2, pair = warp / 2;
   const int tile = 2 * key_half + dim_half;  // the 16 keys whose softmax this warp does
   QueryFragments query;
-  query.load<Rows>(args, work.token, work.head, dim_half, lane);
+  query.load<Rows, kHalf>(args, work.token, work.head, dim_half, lane);
 
   const uint32_t values = smem + S::kValues + group * S::kValueTile;
   const uint32_t exchange = smem + S::kExchange + pair * 2048 + 16 * lane;
@@ -80,6 +88,7 @@ __device__ inline void key_warp(const PrimeDecode& args, const Work& work, uint3
     // The next chunk's loads come before this chunk's stores: the compiler may not move a load over a store.
     float score[4][4] = {};
     typename Rows::Packed packed[4], next[4];
+    uint2 rope[4];
     typename Rows::Scales scales[4];
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
@@ -91,25 +100,44 @@ __device__ inline void key_warp(const PrimeDecode& args, const Work& work, uint3
       if (chunk < 3) {
 #pragma unroll
         for (int n = 0; n < 4; ++n) next[n] = Rows::fetch(raw + 8 * n * Rows::kBytes, 4 * dim_half + chunk + 1, c);
+      } else {
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          rope[n] = load_shared_v2(raw + 8 * n * Rows::kBytes + Rows::kRope + 32 * dim_half + 8 * c);
+        }
+      }
+      uint32_t v[4][8];
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        Rows::unpack(packed[n], scales[n], chunk, v[n]);
+        packed[n] = next[n];
+      }
+      // Four chains of dependent products side by side: one alone would wait 33 cycles at each link.
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          multiply_add(score[n], query.latent[chunk][step], v[n][2 * step], v[n][2 * step + 1]);
+        }
       }
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        uint32_t v[8];
-        Rows::unpack(packed[n], scales[n], chunk, v);
-        packed[n] = next[n];
-#pragma unroll
-        for (int step = 0; step < 4; ++step) {
-          multiply_add(score[n], query.latent[chunk][step], v[2 * step], v[2 * step + 1]);
-        }
-        store_shared(out + 8 * n * kValuePitch + 128 * chunk, v[0], v[1], v[2], v[3]);
-        store_shared(out + 8 * n * kValuePitch + 128 * chunk + 16, v[4], v[5], v[6], v[7]);
+        store_shared(out + 8 * n * kValuePitch + 128 * chunk, v[n][0], v[n][1], v[n][2], v[n][3]);
+        store_shared(out + 8 * n * kValuePitch + 128 * chunk + 16, v[n][4], v[n][5], v[n][6], v[n][7]);
       }
     }
+    uint32_t positional[4][4];
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      const uint2 rope = load_shared_v2(raw + 8 * n * Rows::kBytes + Rows::kRope + 32 * dim_half + 8 * c);
-      multiply_add(score[n], query.rope[0], e4m3_to_half2(uint16_t(rope.x)), e4m3_to_half2(uint16_t(rope.x >> 16)));
-      multiply_add(score[n], query.rope[1], e4m3_to_half2(uint16_t(rope.y)), e4m3_to_half2(uint16_t(rope.y >> 16)));
+      e4m3_to_half2(rope[n].x, positional[n][0], positional[n][1]);
+      e4m3_to_half2(rope[n].y, positional[n][2], positional[n][3]);
+    }
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        multiply_add(score[n], query.rope[step], positional[n][2 * step], positional[n][2 * step + 1]);
+      }
     }
 
     // Half scores to whole scores: keep two n-tiles, hand over the other two.
@@ -192,15 +220,29 @@ struct Gather {
     const bool selected = row >= 0 && row < args.cache.rows;
     const uint32_t mask = __ballot_sync(0xFFFFFFFFu, selected);
     const uint32_t full = smem + S::kRawFull + 8 * slot;
-    if (lane == 0) {
-      store_shared_u8(smem + S::kSelected + 8 * slot + warp, mask);
-      barrier_arrive_expect(full, 8 * Rows::kBytes);
-    }
+    const uint8_t* source = row_address(args.cache, selected ? row : 0);
+    if (lane == 0) store_shared_u8(smem + S::kSelected + 8 * slot + warp, mask);
+#if PRIME_BULK_GATHER
+    __syncwarp();
+    if (lane == 0) barrier_arrive_expect(full, 8 * Rows::kBytes);
     __syncwarp();
     if (lane < 8) {
-      const void* source = selected ? static_cast<const void*>(row_address(args.cache, row)) : zero_row;
-      bulk_copy(smem + S::kRaw + slot * S::kSlotBytes + (8 * warp + lane) * Rows::kBytes, source, Rows::kBytes, full);
+      bulk_copy(smem + S::kRaw + slot * S::kSlotBytes + (8 * warp + lane) * Rows::kBytes, selected ? source : zero_row,
+                Rows::kBytes, full);
     }
+#else
+    constexpr int kUnits = Rows::kBytes / 16;  // of a row
+    const uint32_t out = smem + S::kRaw + slot * S::kSlotBytes + 8 * warp * Rows::kBytes;
+#pragma unroll
+    for (int first = 0; first < 8 * kUnits; first += 32) {
+      const int unit = first + lane, of = unit / kUnits;
+      const uint8_t* from = reinterpret_cast<const uint8_t*>(
+          __shfl_sync(0xFFFFFFFFu, reinterpret_cast<unsigned long long>(source), of & 7));
+      if (unit < 8 * kUnits) copy_16(out + 16 * unit, from + 16 * (unit - of * kUnits), (mask >> of) & 1 ? 16 : 0);
+    }
+    if (lane == 0) barrier_arrive(full);  // for the mask
+    barrier_arrive_after_copies(full);
+#endif
   }
 };
 
@@ -365,7 +407,8 @@ __device__ inline void merge(const PrimeDecode& args, const Work& work, uint32_t
   }
 }
 
-template <class Rows>
+// kHalf: fp16 queries rather than bf16.
+template <class Rows, bool kHalf>
 __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_constant__ PrimeDecode args) {
   using S = Shared<Rows>;
   extern __shared__ __align__(128) uint8_t shared_memory[];
@@ -381,7 +424,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   work.first_stage = work.rank * args.stages_each + min(work.rank, args.stages_over);
 
   if (threadIdx.x == 0) {
-    for (int slot = 0; slot < Rows::kSlots; ++slot) barrier_init(smem + S::kRawFull + 8 * slot, kValueWarps);
+    for (int slot = 0; slot < Rows::kSlots; ++slot) barrier_init(smem + S::kRawFull + 8 * slot, kRawArrivals);
     for (int buffer = 0; buffer < 2; ++buffer) {
       barrier_init(smem + S::kValuesFull + 8 * buffer, kKeyWarps / 2);
       barrier_init(smem + S::kValuesEmpty + 8 * buffer, kValueWarps);
@@ -390,10 +433,12 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
     barrier_init_fence();
     barrier_arrive_expect(smem + S::kMergeFull, merge_bytes(work.rank, work.cluster));
   }
+  let_next_kernel_start();
+  wait_for_kernel_ahead();
   if (warp < kKeyWarps) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kKeyRegisters));
     __syncthreads();
-    key_warp<Rows>(args, work, smem, warp, lane);
+    key_warp<Rows, kHalf>(args, work, smem, warp, lane);
     __syncwarp();
     cluster_arrive();  // this CTA's ring is dead: peers may write to it
     cluster_wait();    // every thread of a cluster must, though only value warps need to know

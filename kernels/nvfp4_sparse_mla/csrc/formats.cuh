@@ -55,10 +55,8 @@ struct Nvfp4Rows {
     // Nibble s e e m -> byte s 0 0 e e m 0 0; low nibbles are the even dims.
     const uint32_t even = ((x << 4) & 0x80808080u) | ((x << 2) & 0x1C1C1C1Cu);
     const uint32_t odd = (x & 0x80808080u) | ((x >> 2) & 0x1C1C1C1Cu);
-    a = e4m3_to_half2(uint16_t(even));
-    b = e4m3_to_half2(uint16_t(even >> 16));
-    c = e4m3_to_half2(uint16_t(odd));
-    d = e4m3_to_half2(uint16_t(odd >> 16));
+    e4m3_to_half2(even, a, b);
+    e4m3_to_half2(odd, c, d);
 #endif
   }
 };
@@ -79,9 +77,6 @@ struct Fp8Rows {
   __device__ static void unpack(Packed packed, Scales, int, uint32_t (&v)[8]) {
     const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      v[2 * i] = e4m3_to_half2(uint16_t(words[i]));
-      v[2 * i + 1] = e4m3_to_half2(uint16_t(words[i] >> 16));
-    }
+    for (int i = 0; i < 4; ++i) e4m3_to_half2(words[i], v[2 * i], v[2 * i + 1]);
   }
 };

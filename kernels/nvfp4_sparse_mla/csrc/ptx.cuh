@@ -44,6 +44,17 @@ __device__ inline void bulk_copy(uint32_t destination, const void* source, uint3
                : "memory");
 }
 
+// 16 bytes through the ordinary copy path, or zeros (and no read) where `bytes` is 0.
+__device__ inline void copy_16(uint32_t destination, const void* source, uint32_t bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(__cvta_generic_to_global(source)),
+               "r"(bytes)
+               : "memory");
+}
+// Arrives when this thread's copies so far have landed.
+__device__ inline void barrier_arrive_after_copies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // ---- cluster ----
 __device__ inline uint32_t cluster_rank() {
   uint32_t rank;
@@ -86,11 +97,23 @@ __device__ inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// ---- programmatic dependent launch: both do nothing in a kernel launched the ordinary way ----
+// What the kernel ahead wrote may be read, and what it read may be written, only after this.
+__device__ inline void wait_for_kernel_ahead() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
 // ---- arithmetic ----
 __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+// Four E4M3 bytes as four halves, exactly. The conversion reads either 16-bit half of a register: no shift is needed.
+__device__ inline void e4m3_to_half2(uint32_t bytes, uint32_t& low, uint32_t& high) {
+  asm("{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, %2;\n\t"
+      "cvt.rn.f16x2.e4m3x2 %0, l;\n\tcvt.rn.f16x2.e4m3x2 %1, h;\n}"
+      : "=r"(low), "=r"(high)
+      : "r"(bytes));
 }
 // Two E4M3 bytes as two halves, exactly.
 __device__ inline uint32_t e4m3_to_half2(uint16_t bytes) {
