@@ -10,6 +10,9 @@ MAX_HEADS = 128
 COPY_ALIGNMENT_BYTES = 16
 """A bulk copy moves whole 16-byte units between 16-byte boundaries."""
 
+MAX_CACHE_BYTES = 2**36
+"""The kernel counts addresses in 16-byte units, in 32 bits."""
+
 MAX_TOKENS = 65_535
 """Query tokens of one launch: a grid's third dimension."""
 
@@ -28,6 +31,8 @@ def check_cache(cache: torch.Tensor) -> None:
         raise ValueError(f"cache has no rows: {tuple(cache.shape)}")
     if cache.shape[0] * cache.shape[1] > MAX_ROWS:
         raise ValueError(f"cache has more than {MAX_ROWS} rows, the most that int32 indices reach")
+    if cache.stride(0) * cache.shape[0] > MAX_CACHE_BYTES:
+        raise ValueError(f"the cache spans {cache.stride(0) * cache.shape[0]} bytes, more than {MAX_CACHE_BYTES}")
     if cache.stride(2) != 1:
         raise ValueError("the bytes of a cache row must be neighbours (stride 1 in the last dimension)")
     if cache.shape[1] > 1 and cache.stride(1) < cache.shape[2]:

@@ -7,7 +7,7 @@ its stages plus a fixed part, so: least waves * (fixed + stages), ties to the sm
 from collections.abc import Sequence
 from math import ceil
 
-STAGE_KEYS = 64
+STAGE_KEYS = 32
 """Rows that one pipeline stage takes: kStageKeys in csrc/decode.cuh."""
 
 HEADS_PER_CLUSTER = 16
@@ -15,8 +15,8 @@ HEADS_PER_CLUSTER = 16
 
 CLUSTER_SIZES = (1, 2, 3, 4, 5, 6, 8)
 
-WAVE_COST_STAGES = 4
-"""Launch, first gather and merge of one wave, in stages of 64 keys."""
+WAVE_COST_STAGES = 8
+"""Launch, first gather and merge of one wave, in stages."""
 
 
 def stages_per_block(topk: int, cluster: int) -> int:

@@ -1,41 +1,37 @@
 // Sparse-MLA decode for 16 heads of one token: one cluster, each of its CTAs taking a share of the selected rows.
 //
-//   key warps   0-7   two groups of four on alternate stages of 64 keys. A warp takes 32 keys and half of the dims:
+//   key warps   0-7   four pairs on alternate stages of 32 keys; a warp takes the stage's keys and half of the dims:
 //                     dequantises into registers, scores from there, and leaves the values once in the value tile.
-//                     Pairs of warps add their half scores; each warp then does the softmax of 16 keys.
-//   value warps 8-15  64 dims each: gather rows for later stages, then multiply weights by values.
+//                     The pair adds its half scores; each warp then does the softmax of 16 keys.
+//   value warps 8-11  128 dims each: weights times values.
+//   gather warps 12-15 eight rows each of every stage, into a ring of stages.
 //
 // A 16-key tile's weights are relative to that tile's own maximum, so key warps never wait for each other's maxima; the
-// value warps bring the four tiles of a stage to a common one. Partial results meet in distributed shared memory.
+// value warps bring tiles to a common one. Partial results meet in distributed shared memory.
 #pragma once
 #include "query.cuh"
 
 constexpr int kHeads = 16;           // a tensor-core fragment's rows
-constexpr int kStageKeys = 64;
-constexpr int kTiles = 4;            // of 16 keys
+constexpr int kStageKeys = 32;
+constexpr int kTiles = 2;            // of 16 keys
 constexpr int kKeyWarps = 8;
-constexpr int kValueWarps = 8;
-constexpr int kThreads = 32 * (kKeyWarps + kValueWarps);
+constexpr int kPairs = kKeyWarps / 2;  // as many value tiles, so that a pair waits for no other pair's
+constexpr int kValueWarps = 4;
+constexpr int kValueBlocks = kLatentDim / 8 / kValueWarps;  // 8-dim blocks of one value warp
+constexpr int kGatherWarps = 4;
+constexpr int kGatherRows = kStageKeys / kGatherWarps;      // of a stage, by one gather warp
+constexpr int kWarps = kKeyWarps + kValueWarps + kGatherWarps;
+constexpr int kThreads = 32 * kWarps;
 constexpr int kMaxCluster = 8;       // the largest portable one
 constexpr int kValuePitch = 2 * kLatentDim + 16;  // bytes; the odd 16 keeps stores and ldmatrix free of bank conflicts
 constexpr int kWeightPitch = 2 * kStageKeys + 16;
 constexpr int kBlocks = kLatentDim / 8;           // 8-dim blocks, what the merge deals out over the cluster
 constexpr int kBlockBytes = kHeads * 8 * 4;
-constexpr int kStatsBytes = kHeads * 2 * 4;       // maximum and sum of each head
+constexpr int kStatsBytes = kHeads * 2 * 4;       // maximum and sum of each head, as 8 x (max g, max g+8, sum g, sum g+8)
 constexpr float kNoKey = -1e30f;     // maximum of no keys; finite, so that differences of two are 0, not NaN
-constexpr int kKeyRegisters = 152;   // (152 + 104) * 256 threads = the whole register file
-constexpr int kValueRegisters = 104;
-
-#ifndef PRIME_BULK_GATHER
-#define PRIME_BULK_GATHER 0
-#endif
-#if PRIME_BULK_GATHER
-// Copied in place of a row that is not selected: nothing outside the selected rows is ever read.
-__device__ __align__(16) uint8_t zero_row[kFp8RowBytes];
-constexpr int kRawArrivals = kValueWarps;
-#else
-constexpr int kRawArrivals = kValueWarps * 33;  // each thread's copies, and each warp's mask
-#endif
+// Registers a thread: 128 for all at the start; gather warps hand 48 each to the key warps, twice as many.
+constexpr int kKeyRegisters = 152;
+constexpr int kGatherRegisters = 80;
 
 template <class Rows>
 struct Shared {
@@ -43,22 +39,21 @@ struct Shared {
   static constexpr int kValueTile = kStageKeys * kValuePitch;
   static constexpr int kRaw = 0;
   static constexpr int kValues = kRaw + Rows::kSlots * kSlotBytes;
-  static constexpr int kExchange = kValues + 2 * kValueTile;       // [4 pairs][2 warps][2 n-tiles][32 lanes] float4
-  static constexpr int kWeights = kExchange + 4 * 2 * 2 * 512;     // [2][16 heads][64 keys] half
-  static constexpr int kMaxima = kWeights + 2 * kHeads * kWeightPitch;  // [2][4 tiles][16 heads]
-  static constexpr int kSums = kMaxima + 2 * kTiles * kHeads * 4;
-  static constexpr int kMerge = kSums + 2 * kTiles * kHeads * 4;   // [8 CTAs][8] (max g, max g+8, sum g, sum g+8)
-  static constexpr int kSelected = kMerge + kMaxCluster * 2 * kHeads * 4;  // [slots][8] bytes, a bit a key
-  static constexpr int kBarriers = kSelected + 8 * Rows::kSlots;
+  static constexpr int kExchange = kValues + kPairs * kValueTile;         // [pairs][2 warps][2 n-tiles][32 lanes] float4
+  static constexpr int kWeights = kExchange + kPairs * 2 * 2 * 512;       // [pairs][16 heads][32 keys] half
+  static constexpr int kStats = kWeights + kPairs * kHeads * kWeightPitch;  // [pairs][tiles] kStatsBytes
+  static constexpr int kMerge = kStats + kPairs * kTiles * kStatsBytes;   // [8 CTAs] kStatsBytes
+  static constexpr int kSelected = kMerge + kMaxCluster * kStatsBytes;    // [slots], a bit a key
+  static constexpr int kBarriers = (kSelected + 4 * Rows::kSlots + 7) / 8 * 8;
   static constexpr int kRawFull = kBarriers;                       // [slots]
-  static constexpr int kValuesFull = kRawFull + 8 * Rows::kSlots;  // [2]
-  static constexpr int kValuesEmpty = kValuesFull + 16;            // [2]
-  static constexpr int kMergeFull = kValuesEmpty + 16;
+  static constexpr int kRawEmpty = kRawFull + 8 * Rows::kSlots;    // [slots]
+  static constexpr int kValuesFull = kRawEmpty + 8 * Rows::kSlots;  // [pairs]
+  static constexpr int kValuesEmpty = kValuesFull + 8 * kPairs;    // [pairs]
+  static constexpr int kMergeFull = kValuesEmpty + 8 * kPairs;
   static constexpr int kBytes = kMergeFull + 8;
   static constexpr int kMailbox = kRaw;  // partial outputs land on the ring once every CTA is done with it
   static_assert(((kBlocks + kMaxCluster) * kBlockBytes) <= Rows::kSlots * kSlotBytes, "the mailbox must fit the ring");
   static_assert(kBytes <= 232448, "sm_90 gives a CTA 227 KiB");
-  static_assert(kBarriers % 8 == 0, "an mbarrier is 8 bytes, aligned");
 };
 
 struct Work {
@@ -71,19 +66,17 @@ template <class Rows, bool kHalf>
 __device__ inline void key_warp(const PrimeDecode& args, const Work& work, uint32_t smem, int warp, int lane) {
   using S = Shared<Rows>;
   const int g = lane / 4, c = lane % 4;
-  const int group = warp / 4, key_half = (warp % 4) / 2, dim_half = warp % 2, pair = warp / 2;
-  const int tile = 2 * key_half + dim_half;  // the 16 keys whose softmax this warp does
+  const int pair = warp / 2, dim_half = warp % 2;  // dim_half also names the 16 keys whose softmax this warp does
   QueryFragments query;
   query.load<Rows, kHalf>(args, work.token, work.head, dim_half, lane);
 
-  const uint32_t values = smem + S::kValues + group * S::kValueTile;
   const uint32_t exchange = smem + S::kExchange + pair * 2048 + 16 * lane;
-  for (int stage = group; stage < work.stages; stage += 2) {
-    const int slot = stage % Rows::kSlots, round = stage / 2;
+  const uint32_t out = smem + S::kValues + pair * S::kValueTile + g * kValuePitch + 512 * dim_half + 32 * c;
+  for (int stage = pair; stage < work.stages; stage += kPairs) {
+    const int slot = stage % Rows::kSlots;
     barrier_wait(smem + S::kRawFull + 8 * slot, (stage / Rows::kSlots) & 1);
-    barrier_wait(smem + S::kValuesEmpty + 8 * group, (round & 1) ^ 1);
-    const uint32_t raw = smem + S::kRaw + slot * S::kSlotBytes + (32 * key_half + g) * Rows::kBytes;
-    const uint32_t out = values + (32 * key_half + g) * kValuePitch + 512 * dim_half + 32 * c;
+    barrier_wait(smem + S::kValuesEmpty + 8 * pair, ((stage / kPairs) & 1) ^ 1);
+    const uint32_t raw = smem + S::kRaw + slot * S::kSlotBytes + g * Rows::kBytes;
 
     // The next chunk's loads come before this chunk's stores: the compiler may not move a load over a store.
     float score[4][4] = {};
@@ -154,7 +147,9 @@ __device__ inline void key_warp(const PrimeDecode& args, const Work& work, uint3
       store_shared(exchange + 1024 * dim_half + 512 * n, other);
     }
     named_barrier_sync<64>(1 + pair);
-    const uint32_t selected = load_shared_u16(smem + S::kSelected + 8 * slot + 2 * tile);
+    const uint32_t selected = load_shared_u16(smem + S::kSelected + 4 * slot + 2 * dim_half);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(smem + S::kRawEmpty + 8 * slot);
     float maximum[2] = {kNoKey, kNoKey}, sum[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
@@ -172,7 +167,7 @@ __device__ inline void key_warp(const PrimeDecode& args, const Work& work, uint3
       maximum[side] = fmaxf(maximum[side], __shfl_xor_sync(0xFFFFFFFFu, maximum[side], 1));
       maximum[side] = fmaxf(maximum[side], __shfl_xor_sync(0xFFFFFFFFu, maximum[side], 2));
     }
-    const uint32_t weights = smem + S::kWeights + group * kHeads * kWeightPitch + 32 * tile + 4 * c;
+    const uint32_t weights = smem + S::kWeights + pair * kHeads * kWeightPitch + 32 * dim_half + 4 * c;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
@@ -187,67 +182,73 @@ __device__ inline void key_warp(const PrimeDecode& args, const Work& work, uint3
     for (int side = 0; side < 2; ++side) {
       sum[side] += __shfl_xor_sync(0xFFFFFFFFu, sum[side], 1);
       sum[side] += __shfl_xor_sync(0xFFFFFFFFu, sum[side], 2);
-      if (c == 0) {
-        const int at = 4 * ((group * kTiles + tile) * kHeads + g + 8 * side);
-        store_shared(smem + S::kMaxima + at, maximum[side]);
-        store_shared(smem + S::kSums + at, sum[side]);
-      }
+    }
+    if (c == 0) {
+      const float stats[4] = {maximum[0], maximum[1], sum[0], sum[1]};
+      store_shared(smem + S::kStats + (pair * kTiles + dim_half) * kStatsBytes + 16 * g, stats);
     }
     __syncwarp();
-    if (lane == 0) barrier_arrive(smem + S::kValuesFull + 8 * group);
+    if (lane == 0) barrier_arrive(smem + S::kValuesFull + 8 * pair);
   }
 }
 
-// ---- value warps ----
+// ---- gather warp ----
 
-// Eight lanes of each value warp gather eight rows of every stage.
+// Addresses fit 32 bits in units of 16 bytes: every stride is a multiple of that, and a cache spans at most 64 GiB.
+__device__ inline uint32_t row_unit(const PrimeCache& cache, int row) {
+  const int shift = __ffs(cache.block_size) - 1;
+  const uint32_t block = cache.block_size == 1 << shift ? uint32_t(row) >> shift : uint32_t(row) / cache.block_size;
+  const uint32_t within = uint32_t(row) - block * cache.block_size;
+  return block * uint32_t(cache.block_stride >> 4) + within * uint32_t(cache.row_stride >> 4);
+}
+
+// The row that a lane looks after in a stage, or -1: lanes 0-7 of gather warp w have rows 8w to 8w + 7.
+__device__ inline int gather_index(const PrimeDecode& args, const Work& work, int stage, int warp, int lane) {
+  const int position = (work.first_stage + stage) * kStageKeys + kGatherRows * warp + lane;
+  if (lane >= kGatherRows || stage >= work.stages || position >= args.topk) return -1;
+  return __ldg(args.indices + work.token * args.indices_stride + position);
+}
+
 template <class Rows>
-struct Gather {
+__device__ inline void gather_warp(const PrimeDecode& args, const Work& work, uint32_t smem, int warp, int lane, int row) {
   using S = Shared<Rows>;
-  const PrimeDecode& args;
-  const Work& work;
-  uint32_t smem;
-  int warp, lane;
-
-  __device__ int index(int stage) const {
-    const int position = (work.first_stage + stage) * kStageKeys + 8 * warp + lane;
-    if (lane >= 8 || stage >= work.stages || position >= args.topk) return -1;
-    return __ldg(args.indices + work.token * args.indices_stride + position);
-  }
-
-  __device__ void start(int stage, int row) const {
+  constexpr int kUnits = Rows::kBytes / 16;  // of a row: 22 or 36
+  constexpr int kWide = kUnits < 32 ? kUnits : 32;
+  constexpr int kRest = kUnits - kWide;      // what a 32-lane copy leaves of a row; one more copy takes it of all rows
+  static_assert(kRest * kGatherRows <= 32, "the rests of a warp's rows fit one copy");
+  for (int stage = 0; stage < work.stages; ++stage) {
     const int slot = stage % Rows::kSlots;
+    const int next_row = gather_index(args, work, stage + 1, warp, lane);
     const bool selected = row >= 0 && row < args.cache.rows;
+    const uint32_t unit = row_unit(args.cache, selected ? row : 0);
     const uint32_t mask = __ballot_sync(0xFFFFFFFFu, selected);
-    const uint32_t full = smem + S::kRawFull + 8 * slot;
-    const uint8_t* source = row_address(args.cache, selected ? row : 0);
-    if (lane == 0) store_shared_u8(smem + S::kSelected + 8 * slot + warp, mask);
-#if PRIME_BULK_GATHER
-    __syncwarp();
-    if (lane == 0) barrier_arrive_expect(full, 8 * Rows::kBytes);
-    __syncwarp();
-    if (lane < 8) {
-      bulk_copy(smem + S::kRaw + slot * S::kSlotBytes + (8 * warp + lane) * Rows::kBytes, selected ? source : zero_row,
-                Rows::kBytes, full);
-    }
-#else
-    constexpr int kUnits = Rows::kBytes / 16;  // of a row
-    const uint32_t out = smem + S::kRaw + slot * S::kSlotBytes + 8 * warp * Rows::kBytes;
+    barrier_wait(smem + S::kRawEmpty + 8 * slot, ((stage / Rows::kSlots) & 1) ^ 1);
+    const uint32_t out = smem + S::kRaw + slot * S::kSlotBytes + kGatherRows * warp * Rows::kBytes;
 #pragma unroll
-    for (int first = 0; first < 8 * kUnits; first += 32) {
-      const int unit = first + lane, of = unit / kUnits;
-      const uint8_t* from = reinterpret_cast<const uint8_t*>(
-          __shfl_sync(0xFFFFFFFFu, reinterpret_cast<unsigned long long>(source), of & 7));
-      if (unit < 8 * kUnits) copy_16(out + 16 * unit, from + 16 * (unit - of * kUnits), (mask >> of) & 1 ? 16 : 0);
+    for (int key = 0; key < kGatherRows; ++key) {
+      const uint32_t start = __shfl_sync(0xFFFFFFFFu, unit, key);
+      if (lane < kWide) {
+        copy_16(out + key * Rows::kBytes + 16 * lane, args.cache.base + 16ull * (start + lane), (mask >> key) & 1 ? 16 : 0);
+      }
     }
-    if (lane == 0) barrier_arrive(full);  // for the mask
+    if constexpr (kRest > 0) {
+      const int key = lane / kRest, within = kWide + lane % kRest;
+      const uint32_t start = __shfl_sync(0xFFFFFFFFu, unit, key);
+      copy_16(out + key * Rows::kBytes + 16 * within, args.cache.base + 16ull * (start + within),
+              (mask >> key) & 1 ? 16 : 0);
+    }
+    const uint32_t full = smem + S::kRawFull + 8 * slot;
+    if (lane == 0) {
+      store_shared_u8(smem + S::kSelected + 4 * slot + warp, mask);
+      barrier_arrive(full);
+    }
     barrier_arrive_after_copies(full);
-#endif
+    row = next_row;
   }
-};
+}
 
 struct Partial {
-  float output[8][4] = {};  // 8 blocks of 8 dims; heads g and g + 8, positions 2c and 2c + 1
+  float output[kValueBlocks][4] = {};  // blocks of 8 dims; heads g and g + 8, positions 2c and 2c + 1
   float maximum[2] = {kNoKey, kNoKey};
   float sum[2] = {0.0f, 0.0f};
 };
@@ -256,44 +257,53 @@ template <class Rows>
 __device__ inline void accumulate(Partial& partial, uint32_t smem, int buffer, int warp, int lane) {
   using S = Shared<Rows>;
   const int g = lane / 4;
-  float tile_maximum[kTiles][2], rescale[2];
+  float tile_weight[kTiles][2], tile_sum[kTiles][2], rescale[2];
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const float4 stats = load_shared_f4(smem + S::kStats + (buffer * kTiles + tile) * kStatsBytes + 16 * g);
+    tile_weight[tile][0] = stats.x;
+    tile_weight[tile][1] = stats.y;
+    tile_sum[tile][0] = stats.z;
+    tile_sum[tile][1] = stats.w;
+  }
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
-    const uint32_t stats = smem + 4 * (buffer * kTiles * kHeads + g + 8 * side);
     float maximum = partial.maximum[side];
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      tile_maximum[tile][side] = load_shared_f1(stats + S::kMaxima + 4 * tile * kHeads);
-      maximum = fmaxf(maximum, tile_maximum[tile][side]);
-    }
+    for (int tile = 0; tile < kTiles; ++tile) maximum = fmaxf(maximum, tile_weight[tile][side]);
     rescale[side] = exp2_fast(partial.maximum[side] - maximum);
     partial.maximum[side] = maximum;
     partial.sum[side] *= rescale[side];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      tile_maximum[tile][side] = exp2_fast(tile_maximum[tile][side] - maximum);
-      partial.sum[side] += tile_maximum[tile][side] * load_shared_f1(stats + S::kSums + 4 * tile * kHeads);
+      tile_weight[tile][side] = exp2_fast(tile_weight[tile][side] - maximum);
+      partial.sum[side] += tile_weight[tile][side] * tile_sum[tile][side];
     }
   }
+  // Maxima settle after a few stages; from then on there is nothing to rescale.
+  if (__any_sync(0xFFFFFFFFu, rescale[0] != 1.0f || rescale[1] != 1.0f)) {
 #pragma unroll
-  for (int block = 0; block < 8; ++block) {
+    for (int block = 0; block < kValueBlocks; ++block) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) partial.output[block][i] *= rescale[i / 2];
+      for (int i = 0; i < 4; ++i) partial.output[block][i] *= rescale[i / 2];
+    }
   }
-  const uint32_t weights = smem + S::kWeights + buffer * kHeads * kWeightPitch + (lane % 16) * kWeightPitch + 16 * (lane / 16);
-  const uint32_t values = smem + S::kValues + buffer * S::kValueTile + (lane % 16) * kValuePitch + 16 * (lane / 16) + 128 * warp;
+  const uint32_t weights =
+      smem + S::kWeights + buffer * kHeads * kWeightPitch + (lane % 16) * kWeightPitch + 16 * (lane / 16);
+  const uint32_t values =
+      smem + S::kValues + buffer * S::kValueTile + (lane % 16) * kValuePitch + 16 * (lane / 16) + 16 * kValueBlocks * warp;
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
     uint32_t a[4];
     load_matrices(a, weights + 32 * tile);
-    const uint32_t low = to_half2(tile_maximum[tile][0], tile_maximum[tile][0]);
-    const uint32_t high = to_half2(tile_maximum[tile][1], tile_maximum[tile][1]);
+    const uint32_t low = to_half2(tile_weight[tile][0], tile_weight[tile][0]);
+    const uint32_t high = to_half2(tile_weight[tile][1], tile_weight[tile][1]);
     a[0] = multiply_half2(a[0], low);
     a[1] = multiply_half2(a[1], high);
     a[2] = multiply_half2(a[2], low);
     a[3] = multiply_half2(a[3], high);
 #pragma unroll
-    for (int two = 0; two < 4; ++two) {
+    for (int two = 0; two < kValueBlocks / 2; ++two) {
       uint32_t b[4];
       load_matrices_transposed(b, values + 16 * tile * kValuePitch + 32 * two);
       multiply_add(partial.output[2 * two], a, b[0], b[1]);
@@ -307,14 +317,16 @@ template <class Rows>
 __device__ inline void send_partial(const Partial& partial, const Work& work, uint32_t smem, int warp, int lane) {
   using S = Shared<Rows>;
   const uint32_t barrier = smem + S::kMergeFull;
-  if (warp < work.cluster && lane % 4 == 0) {
+  for (int peer = warp; peer < work.cluster; peer += kValueWarps) {
     const uint32_t at = smem + S::kMerge + kStatsBytes * work.rank + 4 * lane;
-    remote_store(remote_address(at, warp), partial.maximum[0], partial.maximum[1], partial.sum[0], partial.sum[1],
-                 remote_address(barrier, warp));
+    if (lane % 4 == 0) {
+      remote_store(remote_address(at, peer), partial.maximum[0], partial.maximum[1], partial.sum[0], partial.sum[1],
+                   remote_address(barrier, peer));
+    }
   }
-  int row = 8 * warp / work.cluster, owner = 8 * warp - row * work.cluster;
+  int row = kValueBlocks * warp / work.cluster, owner = kValueBlocks * warp - row * work.cluster;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < kValueBlocks; ++i) {
     const uint32_t at = smem + S::kMailbox + (row * work.cluster + work.rank) * kBlockBytes + 16 * lane;
     const float* o = partial.output[i];
     remote_store(remote_address(at, owner), o[0], o[1], o[2], o[3], remote_address(barrier, owner));
@@ -362,7 +374,7 @@ __device__ inline void merge(const PrimeDecode& args, const Work& work, uint32_t
   const float scale[2] = {total[0] == 0.0f ? 0.0f : Rows::kValueScale / total[0],
                           total[1] == 0.0f ? 0.0f : Rows::kValueScale / total[1]};
   uint16_t* out = static_cast<uint16_t*>(args.out);
-  for (int row = warp; row * work.cluster + work.rank < kBlocks; row += kThreads / 32) {
+  for (int row = warp; row * work.cluster + work.rank < kBlocks; row += kWarps) {
     const int place = row * work.cluster, block = place + work.rank;
     float o[4] = {};
 #pragma unroll
@@ -424,10 +436,13 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   work.first_stage = work.rank * args.stages_each + min(work.rank, args.stages_over);
 
   if (threadIdx.x == 0) {
-    for (int slot = 0; slot < Rows::kSlots; ++slot) barrier_init(smem + S::kRawFull + 8 * slot, kRawArrivals);
-    for (int buffer = 0; buffer < 2; ++buffer) {
-      barrier_init(smem + S::kValuesFull + 8 * buffer, kKeyWarps / 2);
-      barrier_init(smem + S::kValuesEmpty + 8 * buffer, kValueWarps);
+    for (int slot = 0; slot < Rows::kSlots; ++slot) {
+      barrier_init(smem + S::kRawFull + 8 * slot, 33 * kGatherWarps);  // each lane's copies, each warp's mask
+      barrier_init(smem + S::kRawEmpty + 8 * slot, 2);
+    }
+    for (int pair = 0; pair < kPairs; ++pair) {
+      barrier_init(smem + S::kValuesFull + 8 * pair, 2);
+      barrier_init(smem + S::kValuesEmpty + 8 * pair, kValueWarps);
     }
     barrier_init(smem + S::kMergeFull, 1);
     barrier_init_fence();
@@ -442,28 +457,14 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
     __syncwarp();
     cluster_arrive();  // this CTA's ring is dead: peers may write to it
     cluster_wait();    // every thread of a cluster must, though only value warps need to know
-  } else {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kValueRegisters));
-    const int value_warp = warp - kKeyWarps;
-    const Gather<Rows> gather{args, work, smem, value_warp, lane};
-    int rows[Rows::kSlots + 1];
-#pragma unroll
-    for (int stage = 0; stage <= Rows::kSlots; ++stage) rows[stage] = gather.index(stage);
+  } else if (warp < kKeyWarps + kValueWarps) {
     __syncthreads();
     cluster_arrive();
-#pragma unroll
-    for (int stage = 0; stage < Rows::kSlots; ++stage) {
-      if (stage < work.stages) gather.start(stage, rows[stage]);
-    }
-    int next_row = rows[Rows::kSlots];
+    const int value_warp = warp - kKeyWarps;
     Partial partial;
     for (int stage = 0; stage < work.stages; ++stage) {
-      const int buffer = stage % 2;
-      barrier_wait(smem + S::kValuesFull + 8 * buffer, (stage / 2) & 1);
-      if (stage + Rows::kSlots < work.stages) {
-        gather.start(stage + Rows::kSlots, next_row);
-        next_row = gather.index(stage + Rows::kSlots + 1);
-      }
+      const int buffer = stage % kPairs;
+      barrier_wait(smem + S::kValuesFull + 8 * buffer, (stage / kPairs) & 1);
       accumulate<Rows>(partial, smem, buffer, value_warp, lane);
       __syncwarp();
       if (lane == 0) barrier_arrive(smem + S::kValuesEmpty + 8 * buffer);
@@ -471,8 +472,17 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
     cluster_wait();
     send_partial<Rows>(partial, work, smem, value_warp, lane);
     __syncwarp();
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kGatherRegisters));
+    const int gather = warp - kKeyWarps - kValueWarps;
+    const int first_row = gather_index(args, work, 0, gather, lane);  // on its way while barriers are set up
+    __syncthreads();
+    gather_warp<Rows>(args, work, smem, gather, lane, first_row);
+    __syncwarp();
+    cluster_arrive();
+    cluster_wait();
   }
   // Nothing is sent to a CTA beyond what it waits for here, so it may leave when it is done.
-  barrier_wait_cluster(smem + S::kMergeFull, 0);
+  barrier_wait(smem + S::kMergeFull, 0);
   merge<Rows>(args, work, smem, warp, lane);
 }

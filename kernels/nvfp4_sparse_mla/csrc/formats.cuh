@@ -17,7 +17,7 @@
 struct Nvfp4Rows {
   static constexpr int kBytes = kNvfp4RowBytes;
   static constexpr int kRope = kRopeOffset;
-  static constexpr int kSlots = 3;
+  static constexpr int kSlots = 7;
 #if PRIME_E2M1_CONVERT
   static constexpr bool kInterleaved = false;
   static constexpr float kValueScale = 1.0f;
@@ -64,7 +64,7 @@ struct Nvfp4Rows {
 struct Fp8Rows {
   static constexpr int kBytes = kFp8RowBytes;
   static constexpr int kRope = kLatentDim;
-  static constexpr int kSlots = 2;
+  static constexpr int kSlots = 4;
   static constexpr bool kInterleaved = false;
   static constexpr float kValueScale = 1.0f;
 

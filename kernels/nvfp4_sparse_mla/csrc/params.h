@@ -29,7 +29,7 @@ struct PrimeDecode {
   float softmax_scale;
   int32_t cluster_size;        // thread blocks that share one token
   int32_t early_launch;        // 1: may start before the kernel ahead has ended (programmatic dependent launch)
-  int32_t stages_each;         // stages of 64 selected rows that each of them takes; set by prime_decode
+  int32_t stages_each;         // stages of selected rows that each of them takes; set by prime_decode
   int32_t stages_over;         // the first this many take one more; set by prime_decode
 };
 

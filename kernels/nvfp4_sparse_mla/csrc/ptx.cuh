@@ -15,15 +15,6 @@ __device__ inline void barrier_arrive(uint32_t barrier) {
 __device__ inline void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// For what other CTAs of the cluster sent; barrier_wait is for this CTA's own.
-__device__ inline void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n\t.reg .pred done;\n"
-      "wait_%=:\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "\t@done bra ready_%=;\n\tbra wait_%=;\nready_%=:\n}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
 __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n\t.reg .pred done;\n"
@@ -38,12 +29,6 @@ __device__ inline void named_barrier_sync(int id) {
 }
 
 // ---- copies ----
-__device__ inline void bulk_copy(uint32_t destination, const void* source, uint32_t bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(destination),
-               "l"(__cvta_generic_to_global(source)), "r"(bytes), "r"(barrier)
-               : "memory");
-}
-
 // 16 bytes through the ordinary copy path, or zeros (and no read) where `bytes` is 0.
 __device__ inline void copy_16(uint32_t destination, const void* source, uint32_t bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(__cvta_generic_to_global(source)),
