@@ -63,12 +63,13 @@ struct Work {
 // ---- key warps ----
 
 template <class Rows, bool kHalf>
-__device__ inline void key_warp(const PrimeDecode& args, const Work& work, uint32_t smem, int warp, int lane) {
+__device__ inline void key_warp(const PrimeDecode& args, const Work& work, const RawQuery& raw_query, uint32_t smem, int warp,
+                                int lane) {
   using S = Shared<Rows>;
   const int g = lane / 4, c = lane % 4;
   const int pair = warp / 2, dim_half = warp % 2;  // dim_half also names the 16 keys whose softmax this warp does
   QueryFragments query;
-  query.load<Rows, kHalf>(args, work.token, work.head, dim_half, lane);
+  query.convert<Rows, kHalf>(raw_query, args.softmax_scale);
 
   const uint32_t exchange = smem + S::kExchange + pair * 2048 + 16 * lane;
   const uint32_t out = smem + S::kValues + pair * S::kValueTile + g * kValuePitch + 512 * dim_half + 32 * c;
@@ -253,32 +254,58 @@ struct Partial {
   float sum[2] = {0.0f, 0.0f};
 };
 
+// Where a value warp's lane reads, for value tile 0. Kept in registers: left alone, the compiler works them out anew in
+// every stage, between the barrier and the loads.
+struct ValueAddresses {
+  uint32_t stats, weights, values;
+
+  template <class S>
+  __device__ static ValueAddresses of(uint32_t smem, int warp, int lane) {
+    ValueAddresses at = {smem + S::kStats + 16 * (lane / 4),
+                         smem + S::kWeights + (lane % 16) * kWeightPitch + 16 * (lane / 16),
+                         smem + S::kValues + (lane % 16) * kValuePitch + 16 * (lane / 16) + 16 * kValueBlocks * warp};
+    asm volatile("" : "+r"(at.stats), "+r"(at.weights), "+r"(at.values));
+    return at;
+  }
+};
+
 template <class Rows>
-__device__ inline void accumulate(Partial& partial, uint32_t smem, int buffer, int warp, int lane) {
+__device__ inline void accumulate(Partial& partial, const ValueAddresses& at, int buffer) {
   using S = Shared<Rows>;
-  const int g = lane / 4;
-  float tile_weight[kTiles][2], tile_sum[kTiles][2], rescale[2];
+  const uint32_t weights = at.weights + buffer * kHeads * kWeightPitch, values = at.values + buffer * S::kValueTile;
+  float4 stats[kTiles];
+  uint32_t a[kTiles][4], b[kValueBlocks / 2][4];
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
-    const float4 stats = load_shared_f4(smem + S::kStats + (buffer * kTiles + tile) * kStatsBytes + 16 * g);
-    tile_weight[tile][0] = stats.x;
-    tile_weight[tile][1] = stats.y;
-    tile_sum[tile][0] = stats.z;
-    tile_sum[tile][1] = stats.w;
+    stats[tile] = load_shared_f4(at.stats + (buffer * kTiles + tile) * kStatsBytes);
+    load_matrices(a[tile], weights + 32 * tile);
   }
+  // The first tile's values are on their way while the weights are brought to a common maximum.
+#pragma unroll
+  for (int two = 0; two < kValueBlocks / 2; ++two) load_matrices_transposed(b[two], values + 32 * two);
+
+  float weight[kTiles][2], rescale[2];
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
     float maximum = partial.maximum[side];
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) maximum = fmaxf(maximum, tile_weight[tile][side]);
+    for (int tile = 0; tile < kTiles; ++tile) {
+      weight[tile][side] = side == 0 ? stats[tile].x : stats[tile].y;
+      maximum = fmaxf(maximum, weight[tile][side]);
+    }
     rescale[side] = exp2_fast(partial.maximum[side] - maximum);
     partial.maximum[side] = maximum;
     partial.sum[side] *= rescale[side];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      tile_weight[tile][side] = exp2_fast(tile_weight[tile][side] - maximum);
-      partial.sum[side] += tile_weight[tile][side] * tile_sum[tile][side];
+      weight[tile][side] = exp2_fast(weight[tile][side] - maximum);
+      partial.sum[side] += weight[tile][side] * (side == 0 ? stats[tile].z : stats[tile].w);
     }
+  }
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[tile][i] = multiply_half2(a[tile][i], to_half2(weight[tile][i % 2], weight[tile][i % 2]));
   }
   // Maxima settle after a few stages; from then on there is nothing to rescale.
   if (__any_sync(0xFFFFFFFFu, rescale[0] != 1.0f || rescale[1] != 1.0f)) {
@@ -288,26 +315,13 @@ __device__ inline void accumulate(Partial& partial, uint32_t smem, int buffer, i
       for (int i = 0; i < 4; ++i) partial.output[block][i] *= rescale[i / 2];
     }
   }
-  const uint32_t weights =
-      smem + S::kWeights + buffer * kHeads * kWeightPitch + (lane % 16) * kWeightPitch + 16 * (lane / 16);
-  const uint32_t values =
-      smem + S::kValues + buffer * S::kValueTile + (lane % 16) * kValuePitch + 16 * (lane / 16) + 16 * kValueBlocks * warp;
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
-    uint32_t a[4];
-    load_matrices(a, weights + 32 * tile);
-    const uint32_t low = to_half2(tile_weight[tile][0], tile_weight[tile][0]);
-    const uint32_t high = to_half2(tile_weight[tile][1], tile_weight[tile][1]);
-    a[0] = multiply_half2(a[0], low);
-    a[1] = multiply_half2(a[1], high);
-    a[2] = multiply_half2(a[2], low);
-    a[3] = multiply_half2(a[3], high);
 #pragma unroll
     for (int two = 0; two < kValueBlocks / 2; ++two) {
-      uint32_t b[4];
-      load_matrices_transposed(b, values + 16 * tile * kValuePitch + 32 * two);
-      multiply_add(partial.output[2 * two], a, b[0], b[1]);
-      multiply_add(partial.output[2 * two + 1], a, b[2], b[3]);
+      multiply_add(partial.output[2 * two], a[tile], b[two][0], b[two][1]);
+      multiply_add(partial.output[2 * two + 1], a[tile], b[two][2], b[two][3]);
+      if (tile + 1 < kTiles) load_matrices_transposed(b[two], values + 16 * (tile + 1) * kValuePitch + 32 * two);
     }
   }
 }
@@ -371,8 +385,8 @@ __device__ inline void merge(const PrimeDecode& args, const Work& work, uint32_t
       total[side] += weight[peer][side] * sum[peer][side];
     }
   }
-  const float scale[2] = {total[0] == 0.0f ? 0.0f : Rows::kValueScale / total[0],
-                          total[1] == 0.0f ? 0.0f : Rows::kValueScale / total[1]};
+  const float scale[2] = {total[0] == 0.0f ? 0.0f : __fdividef(Rows::kValueScale, total[0]),
+                          total[1] == 0.0f ? 0.0f : __fdividef(Rows::kValueScale, total[1])};
   uint16_t* out = static_cast<uint16_t*>(args.out);
   for (int row = warp; row * work.cluster + work.rank < kBlocks; row += kWarps) {
     const int place = row * work.cluster, block = place + work.rank;
@@ -435,7 +449,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   work.stages = args.stages_each + (work.rank < args.stages_over);
   work.first_stage = work.rank * args.stages_each + min(work.rank, args.stages_over);
 
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 32 * kKeyWarps) {  // a value warp: these have nothing else to do yet
     for (int slot = 0; slot < Rows::kSlots; ++slot) {
       barrier_init(smem + S::kRawFull + 8 * slot, 33 * kGatherWarps);  // each lane's copies, each warp's mask
       barrier_init(smem + S::kRawEmpty + 8 * slot, 2);
@@ -452,8 +466,10 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   wait_for_kernel_ahead();
   if (warp < kKeyWarps) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kKeyRegisters));
+    RawQuery query;
+    query.fetch(args, work.token, work.head, warp % 2, lane);  // on its way while barriers are set up
     __syncthreads();
-    key_warp<Rows, kHalf>(args, work, smem, warp, lane);
+    key_warp<Rows, kHalf>(args, work, query, smem, warp, lane);
     __syncwarp();
     cluster_arrive();  // this CTA's ring is dead: peers may write to it
     cluster_wait();    // every thread of a cluster must, though only value warps need to know
@@ -461,11 +477,12 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
     __syncthreads();
     cluster_arrive();
     const int value_warp = warp - kKeyWarps;
+    const ValueAddresses at = ValueAddresses::of<S>(smem, value_warp, lane);
     Partial partial;
     for (int stage = 0; stage < work.stages; ++stage) {
       const int buffer = stage % kPairs;
       barrier_wait(smem + S::kValuesFull + 8 * buffer, (stage / kPairs) & 1);
-      accumulate<Rows>(partial, smem, buffer, value_warp, lane);
+      accumulate<Rows>(partial, at, buffer);
       __syncwarp();
       if (lane == 0) barrier_arrive(smem + S::kValuesEmpty + 8 * buffer);
     }

@@ -66,37 +66,42 @@ __device__ inline void query_registers(const uint4& w, float scale, uint32_t (&r
   }
 }
 
+// The query as it lies in memory: heads g and g + 8 of 16, one lane's 64 latent and 8 positional dims of one half.
+struct RawQuery {
+  uint4 words[2][9];  // 8 of latent dims, 1 of positional ones
+
+  __device__ void fetch(const PrimeDecode& args, int token, int head, int half, int lane) {
+    const int g = lane / 4, c = lane % 4;
+    const uint16_t* latent = static_cast<const uint16_t*>(args.q_latent) + token * args.q_latent_strides[0];
+    const uint16_t* rope = static_cast<const uint16_t*>(args.q_rope) + token * args.q_rope_strides[0];
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      const int row = head + g + 8 * side;
+      const uint16_t* latent_row = latent + row * args.q_latent_strides[1] + 256 * half + 16 * c;
+      const uint16_t* rope_row = rope + row * args.q_rope_strides[1] + 32 * half + 8 * c;
+#pragma unroll
+      for (int i = 0; i < 9; ++i) {
+        const uint16_t* from = i < 8 ? latent_row + 64 * (i / 2) + 8 * (i % 2) : rope_row;
+        words[side][i] = row < args.heads ? __ldg(reinterpret_cast<const uint4*>(from)) : make_uint4(0, 0, 0, 0);
+      }
+    }
+  }
+};
+
 struct QueryFragments {
   uint32_t latent[4][4][4];  // chunk, k-step, a0..a3
   uint32_t rope[2][4];       // k-step, a0..a3
   float factor[2];           // raw score of heads g and g + 8 -> score in powers of two
 
-  // half: which 256 latent and 32 positional dims; heads g and g + 8 of the 16 that start at `head`.
   template <class Rows, bool kHalf>
-  __device__ void load(const PrimeDecode& args, int token, int head, int half, int lane) {
+  __device__ void convert(const RawQuery& raw, float softmax_scale) {
     using Pair = QueryPair<kHalf>;
-    const int g = lane / 4, c = lane % 4;
-    const uint16_t* latent_base = static_cast<const uint16_t*>(args.q_latent) + token * args.q_latent_strides[0];
-    const uint16_t* rope_base = static_cast<const uint16_t*>(args.q_rope) + token * args.q_rope_strides[0];
-    uint4 raw[2][9];  // 8 of latent dims, 1 of positional ones
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
-      const int row = head + g + 8 * side;
-      const bool present = row < args.heads;
-      const uint16_t* latent_row = latent_base + row * args.q_latent_strides[1] + 256 * half + 16 * c;
-      const uint16_t* rope_row = rope_base + row * args.q_rope_strides[1] + 32 * half + 8 * c;
+      typename Pair::Two largest = __habs2(Pair::from(raw.words[side][0].x));
 #pragma unroll
       for (int i = 0; i < 9; ++i) {
-        const uint16_t* from = i < 8 ? latent_row + 64 * (i / 2) + 8 * (i % 2) : rope_row;
-        raw[side][i] = present ? __ldg(reinterpret_cast<const uint4*>(from)) : make_uint4(0, 0, 0, 0);
-      }
-    }
-#pragma unroll
-    for (int side = 0; side < 2; ++side) {
-      typename Pair::Two largest = __habs2(Pair::from(raw[side][0].x));
-#pragma unroll
-      for (int i = 0; i < 9; ++i) {
-        const uint4& w = raw[side][i];
+        const uint4& w = raw.words[side][i];
         largest = __hmax2(__hmax2(largest, __habs2(Pair::from(w.x))), __habs2(Pair::from(w.y)));
         largest = __hmax2(__hmax2(largest, __habs2(Pair::from(w.z))), __habs2(Pair::from(w.w)));
       }
@@ -105,18 +110,18 @@ struct QueryFragments {
       amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, 2));
       const int exponent = query_exponent<kHalf>(amax);
       const float scale = power_of_two(kQueryExponent - exponent);
-      factor[side] = args.softmax_scale * 1.44269504f * Rows::kValueScale * power_of_two(exponent - kQueryExponent);
+      factor[side] = softmax_scale * 1.44269504f * Rows::kValueScale * power_of_two(exponent - kQueryExponent);
       uint32_t r[4];
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        query_registers<Rows::kInterleaved, kHalf>(raw[side][i], scale, r);
+        query_registers<Rows::kInterleaved, kHalf>(raw.words[side][i], scale, r);
         latent[i / 2][2 * (i % 2)][side] = r[0];
         latent[i / 2][2 * (i % 2)][2 + side] = r[1];
         latent[i / 2][2 * (i % 2) + 1][side] = r[2];
         latent[i / 2][2 * (i % 2) + 1][2 + side] = r[3];
       }
       // Positional values are never interleaved, and are true values: the latent ones may be smaller by kValueScale.
-      query_registers<false, kHalf>(raw[side][8], scale / Rows::kValueScale, r);
+      query_registers<false, kHalf>(raw.words[side][8], scale / Rows::kValueScale, r);
       rope[0][side] = r[0];
       rope[0][2 + side] = r[1];
       rope[1][side] = r[2];

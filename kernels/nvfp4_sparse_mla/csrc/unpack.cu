@@ -1,24 +1,30 @@
 // The staged path's first step: selected NVFP4 rows -> a dense FP8 buffer for the FP8 attention kernel. 16 values a
 // lane, one row a warp at a time. The second rounding (to unscaled E4M3) is the staged path's own loss of accuracy.
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
-
-#include "row.cuh"
+#include "formats.cuh"
 
 namespace {
 
 constexpr int kWarps = 8;
+constexpr uint32_t kTrueScale = Nvfp4Rows::kInterleaved ? 0x54005400u : 0x3C003C00u;  // two halves: 64, or 1
 constexpr int kRowsPerWarp = 4;  // their reads are in flight together
 
-__device__ inline uint32_t e4m3_pair(float low, float high) {
-  return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
+// Two halves as two E4M3 bytes, saturating.
+__device__ inline uint32_t to_e4m3_pair(uint32_t halves) {
+  uint16_t bytes;
+  asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(bytes) : "r"(halves));
+  return bytes;
 }
 
-// The eight magnitudes as half-precision high bytes: 0, 0.5, 1, 1.5, 2, 3, 4, 6.
-__device__ inline float e2m1_value(uint32_t code) {
-  const uint32_t high = __byte_perm(0x3E3C3800u, 0x46444240u, code & 7u) & 0xFFu;
-  const __half_raw half = {uint16_t((high << 8) | ((code & 8u) << 12))};
-  return __half2float(half);
+// Eight E2M1 values times their scale (both exact in fp16) as eight E4M3 bytes.
+__device__ inline uint2 to_e4m3_bytes(uint32_t packed, uint32_t scale) {
+  uint32_t h[4];
+  Nvfp4Rows::unpack_word(packed, h[0], h[1], h[2], h[3]);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) h[i] = multiply_half2(h[i], scale);
+  const uint32_t first = to_e4m3_pair(h[0]) | to_e4m3_pair(h[1]) << 16;
+  const uint32_t second = to_e4m3_pair(h[2]) | to_e4m3_pair(h[3]) << 16;
+  if constexpr (!Nvfp4Rows::kInterleaved) return make_uint2(first, second);
+  return make_uint2(__byte_perm(first, second, 0x5140), __byte_perm(first, second, 0x7362));
 }
 
 // The row of `item`, or -1.
@@ -52,17 +58,10 @@ __global__ void __launch_bounds__(32 * kWarps) unpack_kernel(const PrimeUnpack a
     const int64_t item = first + i;
     if (lane == 0 && item < items) args.positions[item] = rows[i] < 0 ? -1 : int(item);
     if (rows[i] < 0) continue;
-    const __half_raw scale_half = __nv_cvt_fp8_to_halfraw(scales[i], __NV_E4M3);
-    const float scale = __half2float(scale_half);
-    uint32_t words[4];
-#pragma unroll
-    for (int word = 0; word < 4; ++word) {
-      const uint32_t codes = (word < 2 ? packed[i].x : packed[i].y) >> (16 * (word % 2));
-      words[word] = e4m3_pair(e2m1_value(codes) * scale, e2m1_value(codes >> 4) * scale) |
-                    e4m3_pair(e2m1_value(codes >> 8) * scale, e2m1_value(codes >> 12) * scale) << 16;
-    }
+    const uint32_t scale = multiply_half2(e4m3_to_half2(uint16_t(scales[i] * 0x0101u)), kTrueScale);
+    const uint2 low = to_e4m3_bytes(packed[i].x, scale), high = to_e4m3_bytes(packed[i].y, scale);
     uint8_t* out = args.rows + item * kFp8RowBytes;
-    *reinterpret_cast<uint4*>(out + 16 * lane) = make_uint4(words[0], words[1], words[2], words[3]);
+    *reinterpret_cast<uint4*>(out + 16 * lane) = make_uint4(low.x, low.y, high.x, high.y);
     *reinterpret_cast<uint16_t*>(out + kLatentDim + 2 * lane) = rope[i];
   }
 }
