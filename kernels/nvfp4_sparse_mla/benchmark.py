@@ -151,11 +151,11 @@ def source_hash() -> str:
     return digest.hexdigest()
 
 
-def environment(device: torch.device, commit: str) -> dict[str, object]:
+def environment(device: torch.device, commit: str, module: str) -> dict[str, object]:
     query = ["nvidia-smi", "--query-gpu=uuid,driver_version,clocks.max.sm", "--format=csv,noheader"]
     uuid, driver, clock = subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip().split(", ")
     return {
-        "command": " ".join(["python -m prime_kernels.nvfp4_sparse_mla.benchmark", *sys.argv[1:]]),
+        "command": " ".join([f"python -m prime_kernels.nvfp4_sparse_mla.{module}", *sys.argv[1:]]),
         "device": torch.cuda.get_device_name(device),
         "gpu_uuid": uuid,
         "driver": driver,
@@ -189,6 +189,11 @@ def plan(quick: bool) -> list[dict[str, object]]:
     if quick:
         return every
     every += [
+        {"path": "native", "tokens": tokens, "cluster": cluster}
+        for tokens in (5, 30, 64, 128)
+        for cluster in CLUSTER_SIZES
+    ]  # does the planner choose the best?
+    every += [
         {"path": path, "tokens": tokens, "state": state, "kind": "uniform"}
         for tokens in (15, 64)
         for state in ("warm", "cold")
@@ -211,7 +216,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device = torch.device("cuda")
     bench = Bench(device)
-    result = environment(device, arguments.commit)
+    result = environment(device, arguments.commit, "benchmark")
     result["cluster_capacity"] = list(bench.capacity)
     result["copy_bytes_per_second"] = bench.copy_bytes_per_second()
     print(json.dumps(result, indent=1))

@@ -11,7 +11,7 @@ import ctypes
 import torch
 
 from . import library
-from .checks import check_cache, check_indices, check_query, check_result, check_write
+from .checks import MAX_TOKENS, check_cache, check_indices, check_query, check_result, check_write
 from .plan import CLUSTER_SIZES, choose_cluster
 from .reference import decode_float64, gather_rows
 from .rows import FP8_ROW_BYTES, LATENT_DIM, NVFP4_ROW_BYTES, dequantize
@@ -177,6 +177,8 @@ def unpack_rows(cache: torch.Tensor, indices: torch.Tensor, rows: torch.Tensor, 
     check_indices(indices, tokens, cache.device)
     if cache.shape[2] != NVFP4_ROW_BYTES:
         raise ValueError(f"only NVFP4 rows ({NVFP4_ROW_BYTES} bytes) are unpacked, got {cache.shape[2]}")
+    if tokens > MAX_TOKENS:
+        raise ValueError(f"one launch takes at most {MAX_TOKENS} tokens, got {tokens}")
     if rows.dtype != torch.uint8 or tuple(rows.shape) != (1, tokens * topk, FP8_ROW_BYTES) or not rows.is_contiguous():
         raise ValueError(
             f"rows must be contiguous uint8 [1, {tokens * topk}, {FP8_ROW_BYTES}], got {tuple(rows.shape)}"

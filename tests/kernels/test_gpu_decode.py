@@ -61,6 +61,12 @@ def test_every_number_of_tokens_agrees_with_float64(gpu: str, tokens: int) -> No
     assert_exact_enough(random_inputs(tokens, 16, 1024, device=gpu, seed=tokens))
 
 
+@pytest.mark.parametrize("cluster_size", CLUSTER_SIZES)
+def test_blocks_of_a_cluster_may_have_nothing_to_do(gpu: str, cluster_size: int) -> None:
+    for topk in (1, 33, 96):
+        assert_exact_enough(random_inputs(2, 16, topk, device=gpu, seed=topk), cluster_size)
+
+
 def test_no_tokens_is_no_launch(gpu: str) -> None:
     out, lse = run(random_inputs(0, 16, 64, device=gpu))
     assert out.shape == (0, 16, LATENT_DIM)
@@ -206,6 +212,32 @@ def test_a_captured_graph_reads_the_indices_of_each_replay(gpu: str) -> None:
         graph.replay()
         expected, _ = decode_float64(inputs.q_latent, inputs.q_rope, inputs.cache, inputs.indices, GLM_SOFTMAX_SCALE)
         assert relative_l2(out, expected) <= OUTPUT_ERROR
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("early_launch", [False, True])
+def test_a_hundred_thousand_replayed_launches_end_with_the_same_bits(gpu: str, early_launch: bool) -> None:
+    inputs = random_inputs(15, 16, 2048, device=gpu)
+    expected, expected_lse = run(inputs)
+    outs = torch.full((20, 15, 16, LATENT_DIM), torch.nan, dtype=torch.bfloat16, device=gpu)
+    lses = torch.full((20, 15, 16), torch.nan, device=gpu)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for out, lse in zip(outs, lses, strict=True):
+            decode_into(
+                out, lse, inputs.q_latent, inputs.q_rope, inputs.cache, inputs.indices, GLM_SOFTMAX_SCALE,
+                early_launch=early_launch,
+            )  # fmt: skip
+    for replay in range(5000):
+        graph.replay()
+        if replay % 500 == 0:
+            assert torch.equal(outs, expected.expand_as(outs))
+            assert torch.equal(lses, expected_lse.expand_as(lses))
+            outs.fill_(torch.nan)
+            lses.fill_(torch.nan)
+    torch.cuda.synchronize()
+    assert torch.equal(outs, expected.expand_as(outs))
+    assert torch.equal(lses, expected_lse.expand_as(lses))
 
 
 def test_an_early_launch_still_waits_for_what_it_reads(gpu: str) -> None:

@@ -27,24 +27,20 @@ __device__ inline uint2 to_e4m3_bytes(uint32_t packed, uint32_t scale) {
   return make_uint2(__byte_perm(first, second, 0x5140), __byte_perm(first, second, 0x7362));
 }
 
-// The row of `item`, or -1.
-__device__ inline int selected_row(const PrimeUnpack& args, int64_t item, int64_t items) {
-  if (item >= items) return -1;
-  const int token = int(item / args.topk);
-  const int row = args.indices[token * args.indices_stride + (item - int64_t(token) * args.topk)];
-  return row < args.cache.rows ? row : -1;
-}
-
+// Grid: (positions of one token, token), so that nothing is divided by topk.
 __global__ void __launch_bounds__(32 * kWarps) unpack_kernel(const PrimeUnpack args) {
   const int lane = threadIdx.x % 32;
-  const int64_t items = int64_t(args.tokens) * args.topk;
-  const int64_t first = (int64_t(blockIdx.x) * kWarps + threadIdx.x / 32) * kRowsPerWarp;
+  const int token = blockIdx.y;
+  const int first = (blockIdx.x * kWarps + threadIdx.x / 32) * kRowsPerWarp;
   int rows[kRowsPerWarp];
   uint2 packed[kRowsPerWarp];
   uint8_t scales[kRowsPerWarp];
   uint16_t rope[kRowsPerWarp];
 #pragma unroll
-  for (int i = 0; i < kRowsPerWarp; ++i) rows[i] = selected_row(args, first + i, items);
+  for (int i = 0; i < kRowsPerWarp; ++i) {
+    rows[i] = first + i < args.topk ? args.indices[token * args.indices_stride + first + i] : -1;
+    if (rows[i] >= args.cache.rows) rows[i] = -1;
+  }
 #pragma unroll
   for (int i = 0; i < kRowsPerWarp; ++i) {
     if (rows[i] < 0) continue;
@@ -55,8 +51,8 @@ __global__ void __launch_bounds__(32 * kWarps) unpack_kernel(const PrimeUnpack a
   }
 #pragma unroll
   for (int i = 0; i < kRowsPerWarp; ++i) {
-    const int64_t item = first + i;
-    if (lane == 0 && item < items) args.positions[item] = rows[i] < 0 ? -1 : int(item);
+    const int64_t item = int64_t(token) * args.topk + first + i;
+    if (lane == 0 && first + i < args.topk) args.positions[item] = rows[i] < 0 ? -1 : int(item);
     if (rows[i] < 0) continue;
     const uint32_t scale = multiply_half2(e4m3_to_half2(uint16_t(scales[i] * 0x0101u)), kTrueScale);
     const uint2 low = to_e4m3_bytes(packed[i].x, scale), high = to_e4m3_bytes(packed[i].y, scale);
@@ -69,10 +65,9 @@ __global__ void __launch_bounds__(32 * kWarps) unpack_kernel(const PrimeUnpack a
 }  // namespace
 
 extern "C" int prime_unpack_rows(const PrimeUnpack* args, void* stream) {
-  const int64_t items = int64_t(args->tokens) * args->topk;
-  if (items == 0) return 0;
+  if (args->tokens == 0) return 0;
   constexpr int kRowsPerCta = kWarps * kRowsPerWarp;
-  const int64_t ctas = (items + kRowsPerCta - 1) / kRowsPerCta;
-  unpack_kernel<<<unsigned(ctas), 32 * kWarps, 0, static_cast<cudaStream_t>(stream)>>>(*args);
+  const dim3 ctas((args->topk + kRowsPerCta - 1) / kRowsPerCta, args->tokens);
+  unpack_kernel<<<ctas, 32 * kWarps, 0, static_cast<cudaStream_t>(stream)>>>(*args);
   return cudaGetLastError();
 }
