@@ -1,5 +1,4 @@
-"""Does quantising the cache lose what attention looks for? Planted keys among many rows, the same rows held as BF16, FP8
-and NVFP4.
+"""Does quantising the cache lose what attention looks for? Planted keys among many rows, held as BF16, FP8 and NVFP4.
 
     python -m prime_kernels.nvfp4_sparse_mla.retrieval --output retrieval.json
 
@@ -20,7 +19,7 @@ from ..testing.comparison import relative_l2
 from ..testing.generators import GLM_SOFTMAX_SCALE
 from .benchmark import environment
 from .op import decode_into
-from .rows import FP8_ROW_BYTES, LATENT_DIM, NVFP4_ROW_BYTES, dequantize
+from .rows import FP8_ROW_BYTES, LATENT_DIM, NVFP4_ROW_BYTES, QUERY_DIM, ROPE_DIM, dequantize
 from .writer import quantize
 
 ROWS = (8_192, 32_768, 163_840)
@@ -36,8 +35,12 @@ def plant(
     rows: int, margin: float, generator: torch.Generator, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """BF16 rows [rows, 576] and queries [T, H, 576] in float64, and where each (token, head)'s row was planted."""
-    keys = torch.randn(rows, 576, generator=generator, device=device, dtype=torch.float64).bfloat16().double()
-    query = torch.randn(TOKENS, HEADS, 576, generator=generator, device=device, dtype=torch.float64).bfloat16().double()
+    keys = torch.randn(rows, QUERY_DIM, generator=generator, device=device, dtype=torch.float64).bfloat16().double()
+    query = (
+        torch.randn(TOKENS, HEADS, QUERY_DIM, generator=generator, device=device, dtype=torch.float64)
+        .bfloat16()
+        .double()
+    )
     places = torch.randperm(rows, generator=generator, device=device)[: TOKENS * HEADS].view(TOKENS, HEADS)
     best = (GLM_SOFTMAX_SCALE * query.flatten(0, 1) @ keys.T).amax(dim=-1).view(TOKENS, HEADS)
     own = GLM_SOFTMAX_SCALE * (query * keys[places]).sum(-1)
@@ -64,9 +67,9 @@ def measure(rows: int, margin: float, device: torch.device, seed: int) -> dict[s
         result[f"{name}_top1"] = float((stored.argmax(-1) == places.flatten()).double().mean())
         out = torch.empty(TOKENS, HEADS, LATENT_DIM, dtype=torch.bfloat16, device=device)
         lse = torch.empty(TOKENS, HEADS, device=device)
-        parts = query.bfloat16().split((LATENT_DIM, 576 - LATENT_DIM), dim=-1)
+        q_latent, q_rope = query.bfloat16().split((LATENT_DIM, ROPE_DIM), dim=-1)
         paged = cache.view(rows // 64, 64, row_bytes)
-        decode_into(out, lse, *parts, paged, indices.int().contiguous(), GLM_SOFTMAX_SCALE)
+        decode_into(out, lse, q_latent, q_rope, paged, indices.int().contiguous(), GLM_SOFTMAX_SCALE)
         cosine = torch.nn.functional.cosine_similarity(out.double(), expected, dim=-1)
         result[f"{name}_output_relative_l2"] = relative_l2(out, expected)
         result[f"{name}_output_cosine_median"] = statistics.median(cosine.flatten().tolist())
@@ -80,7 +83,7 @@ def main() -> None:
     parser.add_argument("--commit", default="not given")
     arguments = parser.parse_args()
     device = torch.device("cuda")
-    results = []
+    results: list[dict[str, object]] = []
     print("   rows margin | top-1 BF16   FP8 NVFP4 | output rel-L2   FP8 NVFP4 | worst cosine   FP8 NVFP4")
     for rows in ROWS:
         for margin in MARGINS:
