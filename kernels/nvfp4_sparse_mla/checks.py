@@ -31,8 +31,9 @@ def check_cache(cache: torch.Tensor) -> None:
         raise ValueError(f"cache has no rows: {tuple(cache.shape)}")
     if cache.shape[0] * cache.shape[1] > MAX_ROWS:
         raise ValueError(f"cache has more than {MAX_ROWS} rows, the most that int32 indices reach")
-    if cache.stride(0) * cache.shape[0] > MAX_CACHE_BYTES:
-        raise ValueError(f"the cache spans {cache.stride(0) * cache.shape[0]} bytes, more than {MAX_CACHE_BYTES}")
+    span = (cache.shape[0] - 1) * cache.stride(0) + (cache.shape[1] - 1) * cache.stride(1) + cache.shape[2]
+    if span > MAX_CACHE_BYTES:
+        raise ValueError(f"the cache spans {span} bytes, more than {MAX_CACHE_BYTES}")
     if cache.stride(2) != 1:
         raise ValueError("the bytes of a cache row must be neighbours (stride 1 in the last dimension)")
     if cache.shape[1] > 1 and cache.stride(1) < cache.shape[2]:

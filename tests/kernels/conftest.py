@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
 if importlib.util.find_spec("prime_kernels") is None:

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prime_kernels.nvfp4_sparse_mla import decode, decode_into, unpack_rows
+from prime_kernels.nvfp4_sparse_mla.checks import check_cache
 from prime_kernels.nvfp4_sparse_mla.reference import decode_float64
 from prime_kernels.nvfp4_sparse_mla.rows import FP8_ROW_BYTES, LATENT_DIM, NVFP4_ROW_BYTES, dequantize
 from prime_kernels.testing.comparison import relative_l2
@@ -159,6 +160,13 @@ def test_a_call_that_cannot_work_is_refused_before_any_launch(change: dict[str, 
     }
     with pytest.raises(ValueError, match=message):
         decode_into(**{**call, **change})
+
+
+def test_a_cache_beyond_64_gib_is_refused() -> None:
+    """No such tensor is made: `meta` tensors have shapes and strides and no memory."""
+    cache = torch.empty(2**28, 1, NVFP4_ROW_BYTES, dtype=torch.uint8, device="meta")
+    with pytest.raises(ValueError, match="spans 94489280512 bytes"):
+        check_cache(cache)
 
 
 def test_more_than_128_heads_are_refused() -> None:
