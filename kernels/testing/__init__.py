@@ -1,0 +1,1 @@
+"""Inputs, comparison and timing for kernel tests and benchmarks."""
