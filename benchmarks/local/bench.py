@@ -1,6 +1,6 @@
 """`make bench-local`: start the stack as a user does and measure it from outside.
 
-    python -m benchmarks.local.bench --out benchmarks/results/<date>-local/local.json
+python -m benchmarks.local.bench --out benchmarks/results/<date>-local/local.json
 """
 
 import argparse

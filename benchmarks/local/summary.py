@@ -13,9 +13,7 @@ def summarise(samples: dict[str, Any]) -> dict[str, float]:
     between first and last. Memory is proportional set size, so that shared pages count once.
     """
     idle = samples["idle_cpu_s"]
-    rates = [
-        (len(times) - 1) / (times[-1] - times[0]) for times in samples["stream_token_times_s"] if len(times) > 1
-    ]
+    rates = [(len(times) - 1) / (times[-1] - times[0]) for times in samples["stream_token_times_s"] if len(times) > 1]
     summary = {
         "ready_s": round(samples["ready_s"], 1),
         "stream_tokens_per_s_median": round(median(rates), 1),

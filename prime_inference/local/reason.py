@@ -9,6 +9,9 @@ _PREFIX = re.compile(r"^\(\w+ pid=\d+\)\s*(?:(?:ERROR|WARNING|INFO)\s[\d-]+ [\d:
 GENERIC = ("Engine core initialization failed", "Worker failed with error", "See root cause above")
 """vLLM repeats a worker's error in these; the first cause stands above them."""
 
+MAX_CHARACTERS = 500
+"""One sentence, not a traceback."""
+
 MAX_LINES = 400
 """An engine's traceback through three processes fits."""
 
@@ -16,7 +19,11 @@ MAX_LINES = 400
 def reason_in(log: str) -> str:
     """One sentence: the last specific error in the log, else its last line."""
     lines = [_PREFIX.sub("", line).strip() for line in log.splitlines()[-MAX_LINES:]]
-    found = [line for line in lines if _ERROR_LINE.search(line)]
-    specific = [line for line in found if not any(words in line for words in GENERIC)]
-    last = (specific or found or [line for line in lines if line] or ["it wrote nothing"])[-1]
-    return last[:500]
+    found = [number for number, line in enumerate(lines) if _ERROR_LINE.search(line)]
+    specific = [number for number in found if not any(words in lines[number] for words in GENERIC)]
+    if not found:
+        return ([line for line in lines if line] or ["it wrote nothing"])[-1][:MAX_CHARACTERS]
+    last = (specific or found)[-1]
+    # pydantic names the field and what is wrong with it on the two lines below its first.
+    told = lines[last : last + 3] if "validation error" in lines[last] else lines[last : last + 1]
+    return " ".join(told)[:MAX_CHARACTERS]

@@ -130,7 +130,7 @@ def errors_have_the_sdks_classes(client: OpenAI, model: str) -> None:
         return lambda: client.chat.completions.create(**{"model": model, "messages": QUESTION, **fields})  # type: ignore[call-overload]
 
     wrong_key = client.with_options(api_key="sk-wrong")
-    raised(openai.AuthenticationError, lambda: wrong_key.models.list())
+    raised(openai.AuthenticationError, wrong_key.models.list)
     raised(openai.NotFoundError, create(model="no-such-model"))
     raised(openai.BadRequestError, create(temperature=9))
     long = raised(openai.BadRequestError, create(messages=[{"role": "user", "content": "a " * 20_000}]))

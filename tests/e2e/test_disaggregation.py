@@ -37,7 +37,7 @@ def test_a_requests_kv_crosses_nixl_from_prefill_to_decode(real_stack: Stack) ->
                 "prefill-0", "dynamo_component_kv_publisher_zmq_events_total", event_type="stored", stage="accepted"
             ),
             "applied": stack.metric(
-                "frontend", "dynamo_component_kv_cache_events_applied", event_type="stored", status="ok"
+                "frontend", "dynamo_component_kv_cache_events_applied_total", event_type="stored", status="ok"
             ),
         }
 

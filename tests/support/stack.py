@@ -68,7 +68,8 @@ class Stack:
             return client.post("/chat/completions", json=body)
 
     def metric(self, process: str, name: str, **labels: str) -> float:
-        """The sum of a metric's samples on a worker, the frontend or the gateway."""
+        """The sum of a metric's samples on a worker, the frontend or the gateway. The parser gives every counter the
+        ending `_total`, also where the text has none."""
         running = self.running
         urls = {"gateway": running["internal_url"], "frontend": running["frontend_url"], **running["worker_urls"]}
         text = httpx.get(f"{urls[process]}/metrics", timeout=10).text

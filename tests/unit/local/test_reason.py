@@ -21,3 +21,8 @@ def test_our_own_commands_tell_their_sentence() -> None:
     assert reason_in("prime-inference gateway: cannot listen on 127.0.0.1:1: in use\n").startswith(
         "prime-inference gateway:"
     )
+
+
+def test_a_validation_error_is_told_with_what_is_wrong() -> None:
+    log = "ValidationError: 1 validation error for ModelConfig\n  Value error, NoSuchModel is unknown [x]\n    For more see\n"
+    assert "NoSuchModel is unknown" in reason_in(log)
