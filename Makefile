@@ -56,6 +56,7 @@ $(VENV)/.serve: requirements/local.txt pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.test: requirements/dev.txt requirements/openai-previous.txt $(VENV)/.serve
 	$(PIP_INSTALL) -r requirements/dev.txt
+	$(PIP_INSTALL) --no-build-isolation -e ./kernels
 	$(PIP_INSTALL) --upgrade --target $(VENV)/openai-previous -r requirements/openai-previous.txt
 	@touch $@
 

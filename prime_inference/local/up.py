@@ -102,6 +102,7 @@ async def _serve(plan: StackPlan, key: str, display: PlainLines, started: float)
     async def start_and_watch() -> None:
         with display.starting(children):
             await supervisor.start()
+            display.say("all processes are ready; warming up")
             await until_instances(plan.ports.frontend, plan.options.prefill, plan.options.decode)
             await warm_up(url, key, plan.model.name)
         internal_url = f"http://127.0.0.1:{plan.ports.gateway_internal}"
