@@ -1,7 +1,8 @@
 """Serving: two listeners in one event loop, and the way down.
 
-On SIGTERM or Ctrl-C: readiness goes off, new requests get a 503 that asks to be retried, running ones may finish for
-`drain_seconds`, then the process ends.
+On SIGTERM or Ctrl-C: readiness goes off and new requests get a 503 that asks to be retried, on a port that stays open;
+running requests may finish for `drain_seconds`; streams that have not by then end with an error event; then the process
+ends.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import contextlib
 import logging
 import signal
 import socket
+import time
 from collections.abc import Iterator
 
 import uvicorn
@@ -16,11 +18,18 @@ from fastapi import FastAPI
 
 from gateway.app import gateway_state, internal_app, public_app
 from gateway.settings import GatewaySettings
+from gateway.state import GatewayState
 from gateway.telemetry.logs import configure_logging
 
 logger = logging.getLogger("gateway")
 
 BACKLOG_CONNECTIONS = 2048
+
+DRAIN_LOOK_EVERY_S = 0.05
+NOTICE_S = 1.0
+"""An idle replica still answers "draining" this long, so that load balancers see it before connections are refused."""
+LAST_WORDS_S = 2
+"""Past the deadline, for error events to reach their clients."""
 
 
 class PortInUse(Exception):
@@ -36,7 +45,7 @@ class Server(uvicorn.Server):
         yield
 
 
-def server_for(app: FastAPI, drain_s: float) -> Server:
+def server_for(app: FastAPI) -> Server:
     return Server(
         uvicorn.Config(
             app,
@@ -47,7 +56,7 @@ def server_for(app: FastAPI, drain_s: float) -> Server:
             log_config=None,
             server_header=False,
             date_header=False,
-            timeout_graceful_shutdown=max(1, round(drain_s)),
+            timeout_graceful_shutdown=LAST_WORDS_S,
         )
     )
 
@@ -67,26 +76,35 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+async def drain(state: GatewayState, public: Server) -> None:
+    """Once draining has begun: wait for the running requests, at most to the deadline, and stop the public listener."""
+    await state.draining.wait()
+    deadline = time.monotonic() + state.settings.drain_seconds
+    earliest_end = time.monotonic() + min(NOTICE_S, state.settings.drain_seconds)
+    while time.monotonic() < deadline and (state.settlements or time.monotonic() < earliest_end):  # noqa: ASYNC110
+        await asyncio.sleep(DRAIN_LOOK_EVERY_S)
+    state.deadline_passed.set()
+    public.should_exit = True
+
+
 async def serve(settings: GatewaySettings) -> None:
     """Serve until a signal. Raises PortInUse, FleetFileError and KeysFileError before anything is served."""
     configure_logging(settings.log_level)
     public_socket = listen(settings.host, settings.port)
     internal_socket = listen(settings.internal_host, settings.internal_port)
     async with gateway_state(settings) as state:
-        public = server_for(public_app(state), settings.drain_seconds)
-        internal = server_for(internal_app(state), settings.drain_seconds)
+        public = server_for(public_app(state))
+        internal = server_for(internal_app(state))
         loop = asyncio.get_running_loop()
 
-        def stop() -> None:
-            state.draining.set()
-            public.should_exit = True
-
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop)
+            loop.add_signal_handler(number, state.draining.set)
+        draining = asyncio.create_task(drain(state, public))
         logger.info("serving", extra={"address": f"{settings.host}:{settings.port}"})
         internal_task = asyncio.create_task(internal.serve([internal_socket]))
         try:
             await public.serve([public_socket])
         finally:
+            draining.cancel()
             internal.should_exit = True
             await internal_task

@@ -34,7 +34,7 @@ class GatewaySettings(BaseSettings):
     """YAML file of API keys (gateway/accounts/keys.py)."""
     valkey_url: str | None = None
     """The site's Valkey, for settle records; without one they are only logged."""
-    secret: SecretStr
+    secret: SecretStr = Field(min_length=1)
     """Keys the hashes of tenants and sessions that leave for the engines. The same on every replica."""
     max_body_bytes: int = Field(default=32 * 1024 * 1024, gt=0)
     """Largest request body. A million tokens of text are about 5 MB; images in base64 are larger."""

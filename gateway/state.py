@@ -24,16 +24,24 @@ class GatewayState:
     upstream: Upstream
     settle_stream: SettleStream | None
     draining: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at SIGTERM: no new requests, not ready."""
+    deadline_passed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when draining has taken too long: running streams end with an error event."""
+    settlements: int = 0
+    """Requests being answered now."""
 
     @property
     def secret(self) -> bytes:
         return self.settings.secret.get_secret_value().encode()
 
     def settlement(self, endpoint: str, request_id: str) -> Settlement:
+        self.settlements += 1
         return Settlement(endpoint, request_id, self.metrics, self._keep)
 
     def _keep(self, record: SettleRecord) -> None:
-        if self.settle_stream is not None:
+        self.settlements -= 1
+        # A request without a tenant used nothing; writing it down would let strangers push out records that count.
+        if self.settle_stream is not None and record.tenant:
             self.settle_stream.keep(record)
 
     def caller(self, request: Request) -> Caller:

@@ -85,7 +85,7 @@ async def _stream(
     )
     stream = await unless_gone(request.receive, opening)
     settlement.first_event()
-    return EventStream(stream, settlement, state.settings.total_timeout_seconds)
+    return EventStream(stream, settlement, state.settings.total_timeout_seconds, state.deadline_passed)
 
 
 async def _unary(

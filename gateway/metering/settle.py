@@ -1,6 +1,7 @@
 """One settle record a request: who used what. Closed exactly once, by whoever owns the request at its end."""
 
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -38,6 +39,8 @@ def outcome_of_status(status: int) -> Outcome:
 class SettleRecord:
     """What is kept of a request. No prompt, no answer, no key."""
 
+    settle_id: str
+    """Ours and unique: a record may be written twice when Valkey's answer is lost, and readers tell by this."""
     request_id: str
     tenant: str
     key_name: str
@@ -97,6 +100,7 @@ class Settlement:
             metrics.tokens.labels(self.model, "cached").inc(usage.cached_tokens)
             metrics.tokens.labels(self.model, "completion").inc(usage.completion_tokens)
         record = SettleRecord(
+            settle_id=secrets.token_hex(16),
             request_id=self.request_id,
             tenant=self.tenant,
             key_name=self.key_name,

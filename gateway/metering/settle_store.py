@@ -33,6 +33,7 @@ class SettleStream:
         )
         self._queue: asyncio.Queue[SettleRecord] = asyncio.Queue(MAX_QUEUED_RECORDS)
         self._metrics = metrics
+        self._unwritten = 0
         self._task: asyncio.Task[None] | None = None
 
     def keep(self, record: SettleRecord) -> None:
@@ -40,6 +41,8 @@ class SettleStream:
             self._queue.put_nowait(record)
         except asyncio.QueueFull:
             self._metrics.settle_lost.inc()
+        else:
+            self._unwritten += 1
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._write(), name="settle-stream")
@@ -52,7 +55,7 @@ class SettleStream:
             async with asyncio.timeout(OPERATION_TIMEOUT_S):
                 await self._queue.join()
         except TimeoutError:
-            self._metrics.settle_lost.inc(self._queue.qsize())
+            self._metrics.settle_lost.inc(self._unwritten)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -63,6 +66,7 @@ class SettleStream:
             record = await self._queue.get()
             while not await self._add(record):  # noqa: ASYNC110 - waits for another process, which sets no event
                 await asyncio.sleep(RETRY_PAUSE_S)
+            self._unwritten -= 1
             self._queue.task_done()
 
     async def _add(self, record: SettleRecord) -> bool:

@@ -56,19 +56,21 @@ class OpenStream:
                 batch = b"".join(map(editor.feed, self._splitter.feed(data)))
                 if batch:
                     yield batch
+            if not editor.closed:
+                # A last event without its closing blank line: SDKs would drop it silently, so it gets one.
+                rest = self._splitter.rest()
+                yield (editor.feed(rest + b"\n\n") if rest.strip() else b"") + editor.end()
         except AttemptFailed as failed:
             yield editor.fail(UpstreamErrorEvent(502, failed.message), StreamEnd.TRUNCATED)
         except EventTooLarge as error:
             yield editor.fail(UpstreamErrorEvent(502, str(error)))
-        if not editor.closed:
-            # A last event without its closing blank line: SDKs would drop it silently, so it gets one.
-            rest = self._splitter.rest()
-            yield (editor.feed(rest + b"\n\n") if rest.strip() else b"") + editor.end()
-        elif editor.ending is StreamEnd.COMPLETE:
-            # Read the end of the body, so that the connection can serve another request.
-            await self._drain()
 
-    async def _drain(self) -> None:
+    async def finish(self) -> None:
+        """After the last byte has gone to the client: read the end of the body, so that the connection can serve another
+        request; close it where that is not to be had."""
+        if self.editor.ending is not StreamEnd.COMPLETE:
+            self._answer.close()
+            return
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT_S):
                 async for _ in self._chunks:
@@ -109,6 +111,7 @@ class Attempts:
                 if editor.error is not None and not editor.began:
                     raise AttemptFailed(_cause_of_event(editor.error), editor.error.message)
                 if editor.began:
+                    answer.begun()
                     return OpenStream(target, first, editor, answer, chunks, splitter)
             raise AttemptFailed(Cause.EMPTY, "the deployment answered 200 without an event")
 
@@ -184,6 +187,8 @@ def _unary_of(body: bytes, target: Target) -> UnaryAnswer:
         raise AttemptFailed(Cause.GARBAGE, "the deployment's answer was not JSON") from error
     if not isinstance(parsed, dict) or not parsed.get("choices"):
         raise AttemptFailed(Cause.EMPTY, "the deployment's answer holds no choice")
+    if any(choice.get("finish_reason") == "error" for choice in parsed["choices"]):
+        raise AttemptFailed(Cause.SERVER_ERROR, "the engine failed while generating")
     extension = parsed.pop("nvext", None)
     if extension is not None:
         body = msgspec.json.encode(parsed)

@@ -39,11 +39,11 @@ class AttemptFailed(Exception):
 
 def error_for(failures: list[AttemptFailed]) -> ApiError:
     """What the client sees when every attempt failed: the kindest cause wins, since one busy deployment means that
-    waiting helps, and only if all are unavailable is the service unavailable."""
+    waiting helps. A connection that broke before any answer is a worker or frontend that went away: unavailable, too."""
     causes = {failure.cause for failure in failures}
     if Cause.BUSY in causes:
         return Overloaded("All workers of this model are busy; try again shortly.", retry_after_s=BUSY_RETRY_AFTER_S)
-    if causes <= {Cause.UNAVAILABLE, Cause.CONNECT}:
+    if causes <= {Cause.UNAVAILABLE, Cause.CONNECT, Cause.LOST}:
         return Unavailable(
             "The model is not available at the moment; try again shortly.", retry_after_s=UNAVAILABLE_RETRY_AFTER_S
         )

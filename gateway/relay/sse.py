@@ -20,27 +20,35 @@ class EventTooLarge(Exception):
 class EventSplitter:
     """Cuts a byte stream into complete events, each with its closing empty line.
 
-    `max_event_bytes` bounds what one unfinished event may hold.
+    `max_event_bytes` bounds what one event may hold. Events before one that is too large are still handed out; the call
+    after that raises.
     """
 
     def __init__(self, max_event_bytes: int) -> None:
         self._max_event_bytes = max_event_bytes
         self._pending = bytearray()
         self._searched = 0
+        self._too_large = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """The events that `data` completes, in order. Raises EventTooLarge."""
         # The common case: the read holds whole events of LF-only lines and nothing is left over from before.
         if not self._pending and len(data) <= self._max_event_bytes and data.endswith(b"\n\n") and b"\r" not in data:
             return [part + b"\n\n" for part in data[:-2].split(b"\n\n")]
+        if self._too_large:
+            raise EventTooLarge(f"an event of more than {self._max_event_bytes} bytes")
         self._pending += data
         events = self._take()
-        if max(len(self._pending), *map(len, events), 0) > self._max_event_bytes:
+        fitting = next((n for n, event in enumerate(events) if len(event) > self._max_event_bytes), len(events))
+        self._too_large = fitting < len(events) or len(self._pending) > self._max_event_bytes
+        if self._too_large and fitting == 0:
             raise EventTooLarge(f"an event of more than {self._max_event_bytes} bytes")
-        return events
+        return events[:fitting]
 
     def rest(self) -> bytes:
-        """What is left when the stream has ended: an unfinished event, or nothing."""
+        """What is left when the stream has ended: an unfinished event, or nothing. Raises EventTooLarge."""
+        if self._too_large:
+            raise EventTooLarge(f"an event of more than {self._max_event_bytes} bytes")
         rest = bytes(self._pending)
         self._pending.clear()
         self._searched = 0

@@ -10,6 +10,7 @@ Events are forwarded byte for byte but for this closed list (docs/api.md):
 JSON is parsed only in events that a byte search says may need it.
 """
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -19,7 +20,7 @@ import msgspec
 from gateway.metering.usage import Usage, usage_of
 from gateway.relay.sse import DONE, data_of, event_of, field_of
 
-_FINISH_MARK = b'"finish_reason":"'
+_FINISH_MARK = re.compile(rb'"finish_reason"\s*:\s*"')
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
@@ -67,6 +68,8 @@ class StreamEditor:
         data = data_of(event)
         if data is None:
             return self._without_data(event)
+        if not event.startswith(b"data:") and field_of(event, b"event") == b"error" and b'"error"' not in data:
+            return self.fail(UpstreamErrorEvent(502, data.decode(errors="replace")[:500]))
         if data == DONE:
             return self.end()
         if not self._needs_a_look(data):
@@ -99,7 +102,7 @@ class StreamEditor:
     def _needs_a_look(self, data: bytes) -> bool:
         if not self._identity:
             return True
-        if _FINISH_MARK in data:
+        if _FINISH_MARK.search(data):
             self._finished = True
         # A quote inside a JSON string is escaped, so none of these can be met in a model's text.
         has_usage = b'"usage"' in data and b'"usage":null' not in data

@@ -25,13 +25,18 @@ class UpstreamAnswer:
     def __init__(self, response: aiohttp.ClientResponse, idle_timeout_s: float) -> None:
         self._response = response
         self._idle_timeout_s = idle_timeout_s
+        self._silence_s: float | None = None
+
+    def begun(self) -> None:
+        """From now on silence counts: the wait for the first event is bounded by whoever attempts it."""
+        self._silence_s = self._idle_timeout_s
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives. Raises AttemptFailed(LOST) when the connection breaks or stays silent."""
+        """The body as it arrives. Raises AttemptFailed(LOST) when the connection breaks or, once begun, stays silent."""
         content = self._response.content
         while True:
             try:
-                async with asyncio.timeout(self._idle_timeout_s):
+                async with asyncio.timeout(self._silence_s):
                     data = await content.readany()
             except TimeoutError as error:
                 raise AttemptFailed(Cause.LOST, f"no event for {self._idle_timeout_s:g} s") from error

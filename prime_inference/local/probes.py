@@ -7,6 +7,9 @@ import urllib.request
 
 from prime_inference.local.spec import HttpOk, Probe, TcpPing
 
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Everything asked is on this machine: a proxy of the environment must not be asked for it."""
+
 PROBE_TIMEOUT_S = 2.0
 """One question; a starting process on a busy machine may take a second to answer."""
 
@@ -32,7 +35,7 @@ async def post(url: str, body: bytes, headers: dict[str, str], timeout_s: float)
 
 def _get(request: urllib.request.Request, timeout_s: float) -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:
+        with _OPENER.open(request, timeout=timeout_s) as response:
             return response.status, response.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()

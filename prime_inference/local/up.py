@@ -10,7 +10,7 @@ import psutil
 from prime_inference.local import memory
 from prime_inference.local.banner import banner
 from prime_inference.local.credentials import gateway_secret, write_gateway_files, write_running
-from prime_inference.local.devices import WorkerDevice, assign, visible_gpus
+from prime_inference.local.devices import CPU_DEVICE, WorkerDevice, assign, cuda_engine_installed, visible_gpus
 from prime_inference.local.discovery import TOUCH_EVERY_S, DiscoveryKeeper
 from prime_inference.local.display import PlainLines
 from prime_inference.local.environment import inherited
@@ -74,8 +74,10 @@ def _plan(options: UpOptions, model: LocalModel, state: StateDir) -> StackPlan:
 
 
 def _devices(options: UpOptions, workers: int) -> list[WorkerDevice]:
+    if options.engine is EngineChoice.MOCKER:
+        return [CPU_DEVICE] * workers
     gpus = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
-    return assign(options.device, gpus if options.engine is EngineChoice.VLLM else [], workers)
+    return assign(options.device, gpus, workers, cuda_engine=cuda_engine_installed())
 
 
 def _valkey_binary() -> str:

@@ -3,12 +3,14 @@
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
-from tests.support.gateway import gateway
+from tests.support.gateway import KEY, gateway
 from tests.support.upstream import Script, answers, breaks, hangs, sends, upstream
 
 DONE = b"data: [DONE]\n\n"
@@ -98,7 +100,8 @@ FAILING: dict[str, tuple[Script, int]] = {
     "a bare error event": (sends(b"event: error\n: lost\n\n"), 502),
     "an empty 200": (sends(), 502),
     "only comments": (sends(b": ping\n\n", b": ping\n\n"), 502),
-    "a cut before the first event": (breaks(), 502),
+    "a cut before the first event": (breaks(), 503),
+    "an error event with plain data": (sends(b"event: error\ndata: boom\n\n"), 502),
 }
 
 
@@ -220,4 +223,78 @@ async def test_connections_are_used_again_after_a_whole_stream(tmp_path: Path) -
         for _ in range(5):
             async with gw.session.post(f"{gw.url}/chat/completions", json=STREAM) as response:
                 await response.read()
-        assert up.gone == 0
+            async with asyncio.timeout(2):
+                while gw.metric("prime_gateway_in_flight_requests", endpoint="chat/completions"):
+                    await asyncio.sleep(0.01)
+        assert len(up.peers) == 1
+
+
+async def test_a_client_that_does_not_read_is_ended_by_the_total_timeout(tmp_path: Path) -> None:
+    part = chunk("x" * 60_000)
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        while True:
+            await response.write(part)
+
+    async with upstream(endless) as up, gateway(tmp_path, [up.url], total_timeout_seconds=0.5) as gw:
+        host, port = gw.url.removeprefix("http://").removesuffix("/api/v1").split(":")
+        _, writer = await asyncio.open_connection(host, int(port), limit=1024)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        body = json.dumps(STREAM).encode()
+        head = f"POST /api/v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
+        writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        async with asyncio.timeout(15):
+            while up.open_requests == 0:
+                await asyncio.sleep(0.01)
+            while up.open_requests or gw.metric("prime_gateway_in_flight_requests", endpoint="chat/completions"):
+                await asyncio.sleep(0.05)
+        labels = {"endpoint": "chat/completions", "model": "m", "outcome": "stream_error"}
+        assert gw.metric("prime_gateway_requests_total", **labels) == 1
+        writer.transport.abort()  # type: ignore[attr-defined]
+
+
+async def test_a_bug_in_the_middle_of_a_stream_is_counted_as_ours(tmp_path: Path) -> None:
+    broken = b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":"x"}}\n\n'
+    async with upstream(sends(chunk("a"), broken, pause_s=0.05)) as up, gateway(tmp_path, [up.url]) as gw:
+        with pytest.raises(aiohttp.ClientError):
+            async with gw.session.post(f"{gw.url}/chat/completions", json=STREAM) as response:
+                await response.read()
+        labels = {"endpoint": "chat/completions", "model": "m", "outcome": "internal_error"}
+        assert gw.metric("prime_gateway_requests_total", **labels) == 1
+
+
+async def test_a_long_prefill_after_the_headers_is_not_a_silent_stream(tmp_path: Path) -> None:
+    async def slow(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await asyncio.sleep(0.6)
+        await response.write(b"".join(WHOLE))
+        return response
+
+    async with upstream(slow) as up, gateway(tmp_path, [up.url], idle_timeout_seconds=0.2) as gw:
+        async with gw.session.post(f"{gw.url}/chat/completions", json=STREAM) as response:
+            assert response.status == 200
+            assert (await response.read()).endswith(DONE)
+        assert len(up.requests) == 1
+
+
+async def test_a_unary_answer_of_a_failed_engine_is_no_answer(tmp_path: Path) -> None:
+    failed = UNARY.replace(b'"finish_reason": "stop"', b'"finish_reason": "error"')
+    async with upstream(answers(failed)) as bad, upstream(answers(UNARY)) as good:
+        async with gateway(tmp_path, [bad.url, good.url]) as gw:
+            async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT) as response:
+                assert (await response.json())["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_requests_without_a_tenant_leave_no_settle_record(tmp_path: Path) -> None:
+    kept: list[Any] = []
+    async with upstream(answers(UNARY)) as up, gateway(tmp_path, [up.url]) as gw:
+        gw.state.settle_stream = SimpleNamespace(keep=kept.append)  # type: ignore[assignment]
+        for key in ("sk-wrong", KEY, KEY):
+            headers = {"authorization": f"Bearer {key}"}
+            async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT, headers=headers) as response:
+                await response.read()
+    assert [record.tenant for record in kept] == ["t", "t"]
+    assert len({record.settle_id for record in kept}) == 2

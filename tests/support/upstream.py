@@ -18,6 +18,8 @@ class Upstream:
     """Body and headers (names in lower case) of every request, in order."""
     open_requests: int = 0
     """Being answered now."""
+    peers: set[object] = field(default_factory=set)
+    """Addresses of the connections that requests came over."""
     gone: int = 0
     """Requests whose client left before the answer was complete."""
 
@@ -31,6 +33,8 @@ async def upstream(script: Script) -> AsyncIterator[Upstream]:
         headers = {name.lower(): value for name, value in request.headers.items()}
         deployment.requests.append({"body": await request.json(), "headers": headers})
         deployment.open_requests += 1
+        assert request.transport is not None
+        deployment.peers.add(request.transport.get_extra_info("peername"))
         try:
             return await script(request)
         except (asyncio.CancelledError, ConnectionError):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_inference.local.devices import CPU_DEVICE, WorkerDevice, assign
+from prime_inference.local.devices import CPU_DEVICE, WorkerDevice, assign, visible_gpus
 from prime_inference.local.environment import inherited
 from prime_inference.local.errors import UpError
 from prime_inference.local.model import LocalModel
@@ -113,9 +113,20 @@ def test_fabric_variables_reach_every_child_and_others_do_not() -> None:
 def test_workers_are_placed_on_gpus(
     choice: DeviceChoice, gpus: list[str], workers: int, expected: list[WorkerDevice]
 ) -> None:
-    assert assign(choice, gpus, workers) == expected
+    assert assign(choice, gpus, workers, cuda_engine=True) == expected
+
+
+def test_a_gpu_beside_a_cpu_engine_is_left_alone() -> None:
+    assert assign(DeviceChoice.AUTO, ["0"], 2, cuda_engine=False) == [CPU_DEVICE, CPU_DEVICE]
+    with pytest.raises(UpError, match="CPU build"):
+        assign(DeviceChoice.CUDA, ["0"], 2, cuda_engine=False)
+
+
+def test_a_visible_device_without_a_driver_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    assert visible_gpus("0") == visible_gpus(None) == []
 
 
 def test_cuda_without_a_gpu_is_refused() -> None:
     with pytest.raises(UpError, match="no CUDA GPU"):
-        assign(DeviceChoice.CUDA, [], 2)
+        assign(DeviceChoice.CUDA, [], 2, cuda_engine=True)
