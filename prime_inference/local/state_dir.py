@@ -59,6 +59,22 @@ class StateDir:
         """Ports and process ids of the stack that holds the lock, for whoever wants to look at it."""
         return self.root / "running.json"
 
+    @property
+    def lock_file(self) -> Path:
+        """Also the mark of a folder that is ours."""
+        return self.root / "lock"
+
+    def _claim(self) -> None:
+        """Make the folder, or see that it is ours: files in it will be deleted. Raises UpError."""
+        if not self.root.exists():
+            self.root.mkdir(parents=True, mode=0o700)
+        elif not self.lock_file.exists() and any(self.root.iterdir()):
+            raise UpError(
+                f"{self.root} holds files of something else. Choose an empty or a new folder with --state-dir."
+            )
+        for folder in (self.logs, self.discovery, self.valkey):
+            folder.mkdir(exist_ok=True)
+
     def log_of(self, name: str) -> Path:
         return self.logs / f"{name}.log"
 
@@ -66,10 +82,8 @@ class StateDir:
     def locked(self) -> Iterator[None]:
         """Hold the folder. Raises UpError when another `up` holds it or it cannot be written."""
         try:
-            for folder in (self.root, self.logs, self.discovery, self.valkey):
-                folder.mkdir(parents=True, exist_ok=True)
-            self.root.chmod(0o700)
-            lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            self._claim()
+            lock = os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise UpError(
                 f"cannot use the state folder {self.root}: {error.strerror}. Choose another with --state-dir."
@@ -85,6 +99,8 @@ class StateDir:
                 ) from None
             os.truncate(lock, 0)
             os.pwrite(lock, str(os.getpid()).encode(), 0)
+            # Written by an earlier `up` that could not clean up after itself: its processes are gone.
+            self.running_file.unlink(missing_ok=True)
             yield
         finally:
             os.close(lock)

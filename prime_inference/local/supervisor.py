@@ -18,7 +18,7 @@ from enum import StrEnum
 from prime_inference.local.backoff import ends_after, pause_s
 from prime_inference.local.errors import StartFailed
 from prime_inference.local.probes import is_ready
-from prime_inference.local.reason import reason_in
+from prime_inference.local.reason import ended_because
 from prime_inference.local.spec import ProcessSpec
 from prime_inference.local.state_dir import StateDir
 
@@ -45,6 +45,8 @@ class Child:
     phase: Phase = Phase.WAITING
     process: asyncio.subprocess.Process | None = None
     since: float = field(default_factory=time.monotonic)
+    log_start: int = 0
+    """Where in its log the process that runs now began to write."""
     restarts: int = 0
     was_ready: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -106,6 +108,8 @@ class Supervisor:
         while True:
             started = time.monotonic()
             self._enter(child, Phase.STARTING)
+            log = self._state.log_of(child.spec.name)
+            child.log_start = log.stat().st_size if log.exists() else 0
             process = child.process = await self._spawn(child.spec)
             await self._until_ready(child, process)
             code = await process.wait()
@@ -130,7 +134,7 @@ class Supervisor:
                 return
             await asyncio.sleep(PROBE_EVERY_S)
         if not child.was_ready.is_set():
-            raise self._failed(child, reason_in(self._log_tail(child)))
+            raise self._failed(child, ended_because(process.returncode, self._log_tail(child)))
 
     async def _spawn(self, spec: ProcessSpec) -> asyncio.subprocess.Process:
         tether = (sys.executable, "-m", "prime_inference.local.tether", str(os.getpid()), str(spec.nice), "--")
@@ -172,7 +176,7 @@ class Supervisor:
     def _log_tail(self, child: Child) -> str:
         with self._state.log_of(child.spec.name).open("rb") as log:
             log.seek(0, os.SEEK_END)
-            log.seek(max(0, log.tell() - LOG_TAIL_BYTES))
+            log.seek(max(child.log_start, log.tell() - LOG_TAIL_BYTES))
             return log.read().decode(errors="replace")
 
     def _note(self, child: Child, text: str) -> None:

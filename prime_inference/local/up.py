@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import psutil
 
@@ -15,7 +17,8 @@ from prime_inference.local.discovery import TOUCH_EVERY_S, DiscoveryKeeper
 from prime_inference.local.display import PlainLines
 from prime_inference.local.environment import inherited
 from prime_inference.local.errors import UpError
-from prime_inference.local.model import LocalModel, find_model
+from prime_inference.local.fetch import fetch_model
+from prime_inference.local.model import LocalModel
 from prime_inference.local.options import EngineChoice, UpOptions
 from prime_inference.local.ports import check_free, free_ports
 from prime_inference.local.spec import TcpPing
@@ -28,22 +31,26 @@ CPU_CONTEXT_TOKENS = 8192
 """Longest context on a CPU unless asked otherwise: prefill at a few hundred tokens a second makes more unusable."""
 
 
+Result = TypeVar("Result")
+
+
 class Interrupted(Exception):
     """Ctrl-C or SIGTERM."""
 
 
 async def up(options: UpOptions, display: PlainLines) -> None:
     """Serve until Ctrl-C or SIGTERM. Raises UpError; whatever was started is stopped by then."""
+    interrupted = _interruption()
     state = StateDir(options.state_dir)
     with state.locked():
         started = time.monotonic()
         check_free(options.host, options.port)
-        model = await asyncio.to_thread(find_model, options.model, display.say)
+        model = await _unless_interrupted(fetch_model(options.model, display.say), interrupted)
         plan = _plan(options, model, state)
         key = write_gateway_files(state, model, plan.context_tokens, plan.ports.frontend)
         state.router_policy_file.write_text(ROUTER_POLICY, encoding="utf-8")
         _forget_instances(state)
-        await _serve(plan, key, display, started)
+        await _serve(plan, key, display, started, interrupted)
 
 
 def _plan(options: UpOptions, model: LocalModel, state: StateDir) -> StackPlan:
@@ -56,7 +63,7 @@ def _plan(options: UpOptions, model: LocalModel, state: StateDir) -> StackPlan:
             if options.engine is EngineChoice.MOCKER
             else memory.cpu_stack_bytes(workers, model.weight_bytes)
         )
-        memory.check_memory(psutil.virtual_memory().available, needed)
+        memory.check_memory(memory.available_bytes(psutil.virtual_memory().available), needed)
     context_tokens = options.context_tokens
     if context_tokens is None and not on_gpu:
         context_tokens = min(model.max_context_tokens or CPU_CONTEXT_TOKENS, CPU_CONTEXT_TOKENS)
@@ -94,11 +101,13 @@ def _forget_instances(state: StateDir) -> None:
         path.unlink() if path.is_file() else path.rmdir()
 
 
-async def _serve(plan: StackPlan, key: str, display: PlainLines, started: float) -> None:
+async def _serve(
+    plan: StackPlan, key: str, display: PlainLines, started: float, interrupted: asyncio.Future[None]
+) -> None:
     supervisor = Supervisor(specs_of(plan), plan.state, display.changed)
     children = list(supervisor.children.values())
-    url = f"http://{plan.options.host}:{plan.ports.gateway}/api/v1"
-    interrupted = _interruption()
+    host = f"[{plan.options.host}]" if ":" in plan.options.host else plan.options.host
+    url = f"http://{host}:{plan.ports.gateway}/api/v1"
     keeping = asyncio.create_task(_keep_discovery(supervisor, plan.state), name="discovery")
 
     async def start_and_watch() -> None:
@@ -108,6 +117,7 @@ async def _serve(plan: StackPlan, key: str, display: PlainLines, started: float)
             await until_instances(plan.ports.frontend, plan.options.prefill, plan.options.decode)
             await warm_up(url, key, plan.model.name)
         internal_url = f"http://127.0.0.1:{plan.ports.gateway_internal}"
+        display.say(banner(url, key, plan.model.name, time.monotonic() - started, str(plan.state.root), internal_url))
         write_running(
             plan.state,
             url=url,
@@ -122,7 +132,6 @@ async def _serve(plan: StackPlan, key: str, display: PlainLines, started: float)
             valkey_port=plan.ports.valkey,
             supervisor_pid=os.getpid(),
         )
-        display.say(banner(url, key, plan.model.name, time.monotonic() - started, str(plan.state.root), internal_url))
         await supervisor.watch()
 
     working = asyncio.create_task(start_and_watch(), name="stack")
@@ -141,6 +150,18 @@ async def _serve(plan: StackPlan, key: str, display: PlainLines, started: float)
         display.say("stopping")
         await supervisor.stop()
         plan.state.running_file.unlink(missing_ok=True)
+
+
+async def _unless_interrupted(work: Coroutine[Any, Any, Result], interrupted: asyncio.Future[None]) -> Result:
+    """The result of `work`; cancels it and raises Interrupted at Ctrl-C."""
+    working = asyncio.create_task(work)
+    waited: set[asyncio.Future[Any]] = {working, interrupted}
+    await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+    if interrupted.done():
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        raise Interrupted
+    return await working
 
 
 def _interruption() -> asyncio.Future[None]:

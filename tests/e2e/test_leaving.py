@@ -1,11 +1,16 @@
 """A client that leaves frees the decode worker."""
 
+import threading
+
 import httpx
 import pytest
 
 from tests.support.stack import Stack
 
 pytestmark = pytest.mark.e2e
+
+LEAVES_AFTER_S = 1.5
+"""Longer than prefill and transfer, shorter than a story of some sixty tokens takes on a CPU."""
 
 
 def test_leaving_in_the_middle_of_a_stream_ends_it_on_the_decode_worker(real_stack: Stack) -> None:
@@ -29,9 +34,18 @@ def test_leaving_in_the_middle_of_a_stream_ends_it_on_the_decode_worker(real_sta
 
 
 def test_leaving_before_the_answer_begins_ends_a_unary_request(real_stack: Stack) -> None:
-    with pytest.raises(httpx.ReadTimeout):
-        # Shorter than any answer of a few tokens takes on a CPU.
-        real_stack.chat("Tell me a very long story about the sea.", timeout_s=0.3, max_tokens=2000)
+    def ask() -> None:
+        with pytest.raises(httpx.ReadTimeout):
+            real_stack.chat("Tell me a very long story about the sea.", timeout_s=LEAVES_AFTER_S, max_tokens=2000)
+
+    leaving = threading.Thread(target=ask)
+    leaving.start()
+    real_stack.until(
+        lambda: real_stack.metric("decode-0", "vllm:num_requests_running") == 1,
+        5,
+        "the request reached the decode worker",
+    )
+    leaving.join()
     real_stack.until(
         lambda: real_stack.metric("decode-0", "vllm:num_requests_running") == 0, 5, "the request left the decode worker"
     )

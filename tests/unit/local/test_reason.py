@@ -1,4 +1,6 @@
-from prime_inference.local.reason import reason_in
+import signal
+
+from prime_inference.local.reason import ended_because, reason_in
 
 VLLM_LOG = """
 (EngineCore pid=7596) ERROR 11-29 23:33:44 [core.py:1433] ValueError: No common block size for 16 (CPU_ATTN)
@@ -26,3 +28,8 @@ def test_our_own_commands_tell_their_sentence() -> None:
 def test_a_validation_error_is_told_with_what_is_wrong() -> None:
     log = "ValidationError: 1 validation error for ModelConfig\n  Value error, NoSuchModel is unknown [x]\n    For more see\n"
     assert "NoSuchModel is unknown" in reason_in(log)
+
+
+def test_a_signal_is_told_before_anything_in_the_log() -> None:
+    assert ended_because(-signal.SIGKILL, VLLM_LOG) == "it was killed by SIGKILL (out of memory?)"
+    assert ended_because(1, VLLM_LOG) == reason_in(VLLM_LOG)

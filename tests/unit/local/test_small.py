@@ -8,6 +8,7 @@ import pytest
 
 from prime_inference.local import memory
 from prime_inference.local.backoff import LONGEST_PAUSE_S, STEADY_AFTER_S, ends_after, pause_s
+from prime_inference.local.credentials import gateway_secret, write_running
 from prime_inference.local.errors import UpError
 from prime_inference.local.instances import Instances, instances_in
 from prime_inference.local.model import describe, find_model
@@ -44,6 +45,16 @@ def test_too_little_memory_is_told_before_anything_starts() -> None:
     memory.check_memory(10_000_000_000, memory.cpu_stack_bytes(2, 269_000_000))
     with pytest.raises(UpError, match="too little memory"):
         memory.check_memory(4_000_000_000, memory.cpu_stack_bytes(2, 269_000_000))
+    with pytest.raises(UpError, match="too little memory"):
+        memory.check_memory(16_000_000_000, memory.mocker_stack_bytes(128))
+
+
+def test_a_containers_limit_counts_where_it_is_less(tmp_path: Path) -> None:
+    limit = tmp_path / "memory.max"
+    assert memory.available_bytes(9, limit) == 9
+    for text, expected in (("max\n", 9), ("4\n", 4), ("12\n", 9)):
+        limit.write_text(text)
+        assert memory.available_bytes(9, limit) == expected
 
 
 def test_instances_are_counted_by_pool() -> None:
@@ -63,6 +74,34 @@ def test_one_state_folder_serves_one_stack(tmp_path: Path) -> None:
             pass
     with state.locked():
         pass
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    mode = tmp_path.stat().st_mode
+    with pytest.raises(UpError, match="something else"), StateDir(tmp_path).locked():
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    assert tmp_path.stat().st_mode == mode
+
+
+def test_what_a_killed_stack_left_is_not_taken_for_a_running_one(tmp_path: Path) -> None:
+    state = StateDir(tmp_path / "state")
+    with state.locked():
+        write_running(state, url="http://127.0.0.1:1")
+    assert state.running_file.exists()
+    with state.locked():
+        assert not state.running_file.exists()
+
+
+def test_key_and_secret_are_kept_and_an_empty_file_is_made_anew(tmp_path: Path) -> None:
+    state = StateDir(tmp_path / "state")
+    with state.locked():
+        state.secret_file.write_text("")
+        secret = gateway_secret(state)
+        assert len(secret) > 20
+        assert gateway_secret(state) == secret
+        assert state.secret_file.stat().st_mode & 0o077 == 0
 
 
 def test_a_state_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
