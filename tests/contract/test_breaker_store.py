@@ -1,0 +1,249 @@
+"""What every breaker store must do, on the one in memory and on a real Valkey, at times the tests choose."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.breaker.core import BreakerSettings, Report, Snapshot, State
+from gateway.breaker.memory import MemoryBreakerStore
+from gateway.breaker.store import BreakerStore
+from gateway.breaker.valkey_store import ValkeyBreakerStore
+from gateway.site.valkey_store import SiteAddress, SiteValkey
+from tests.valkey_server import ValkeyServer
+
+SETTINGS = BreakerSettings()
+MIDDLE = 500
+"""The draw without jitter."""
+
+
+@dataclass
+class Clock:
+    now_ms: int = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["memory", "valkey"])
+def store(request: pytest.FixtureRequest, clock: Clock) -> BreakerStore:
+    if request.param == "memory":
+        return MemoryBreakerStore(SETTINGS, clock)
+    return ValkeyBreakerStore(request.getfixturevalue("site"), SETTINGS, clock)
+
+
+def failures(count: int, epoch: int = 0) -> Report:
+    return Report("d", epoch, succeeded=0, failed=count, trailing=count)
+
+
+def successes(count: int, epoch: int = 0) -> Report:
+    return Report("d", epoch, succeeded=count, failed=0, trailing=0)
+
+
+async def trip(store: BreakerStore, epoch: int = 0) -> Snapshot:
+    return (await store.report(failures(5, epoch), MIDDLE)).snapshot
+
+
+async def test_an_unknown_deployment_is_closed(store: BreakerStore) -> None:
+    snapshot = (await store.read(["d"]))["d"]
+    assert (snapshot.state, snapshot.epoch) == (State.CLOSED, 0)
+
+
+async def test_five_failures_in_a_row_trip_however_far_apart(store: BreakerStore, clock: Clock) -> None:
+    for _ in range(4):
+        assert (await store.report(failures(1), MIDDLE)).snapshot.state is State.CLOSED
+        clock.now_ms += 3_600_000
+    assert (await store.report(failures(1), MIDDLE)).snapshot.state is State.OPEN
+
+
+async def test_a_success_between_failures_starts_the_count_again(store: BreakerStore) -> None:
+    await store.report(failures(4), MIDDLE)
+    await store.report(successes(1), MIDDLE)
+    assert (await store.report(failures(4), MIDDLE)).snapshot.state is State.CLOSED
+
+
+async def test_half_of_twenty_failing_trips(store: BreakerStore) -> None:
+    await store.report(successes(10), MIDDLE)
+    for _ in range(2):
+        await store.report(Report("d", 0, succeeded=1, failed=4, trailing=1), MIDDLE)
+    answer = await store.report(Report("d", 0, succeeded=1, failed=4, trailing=1), MIDDLE)
+    assert answer.snapshot.state is State.OPEN, "13 succeeded, 12 failed is 48 %: add two"
+
+
+async def test_failures_older_than_the_window_do_not_count_towards_the_rate(store: BreakerStore, clock: Clock) -> None:
+    await store.report(Report("d", 0, succeeded=8, failed=9, trailing=0), MIDDLE)
+    clock.now_ms += 10_000
+    answer = await store.report(Report("d", 0, succeeded=3, failed=1, trailing=1), MIDDLE)
+    assert answer.snapshot.state is State.CLOSED
+
+
+async def test_reports_of_an_older_epoch_are_ignored(store: BreakerStore, clock: Clock) -> None:
+    await trip(store)
+    clock.now_ms += 5_000
+    await store.claim_probe("d", "t")
+    for late in (successes(50), failures(50)):
+        answer = await store.report(late, MIDDLE)
+        assert not answer.counted
+        assert answer.snapshot.state is State.HALF_OPEN
+
+
+async def test_only_one_of_many_claimants_gets_the_probe(store: BreakerStore, clock: Clock) -> None:
+    await trip(store)
+    clock.now_ms += 5_000
+    answers = await asyncio.gather(*(store.claim_probe("d", f"t{i}") for i in range(10)))
+    assert sum(answer.counted for answer in answers) == 1
+
+
+async def test_no_probe_before_the_cooldown_ends(store: BreakerStore, clock: Clock) -> None:
+    await trip(store)
+    clock.now_ms += 4_999
+    assert not (await store.claim_probe("d", "t")).counted
+
+
+async def test_a_probe_whose_holder_died_is_reclaimed_and_its_late_result_ignored(
+    store: BreakerStore, clock: Clock
+) -> None:
+    await trip(store)
+    clock.now_ms += 5_000
+    assert (await store.claim_probe("d", "dead")).counted
+    clock.now_ms += SETTINGS.probe_hold_ms - 1
+    assert not (await store.claim_probe("d", "next")).counted
+    clock.now_ms += 1
+    assert (await store.claim_probe("d", "next")).counted
+    assert not (await store.settle_probe("d", "dead", passed=False, draw=MIDDLE)).counted
+    assert (await store.settle_probe("d", "next", passed=True, draw=MIDDLE)).counted
+
+
+async def test_k_passes_close_it_and_one_failure_reopens_it_for_longer(store: BreakerStore, clock: Clock) -> None:
+    await trip(store)
+    clock.now_ms += 5_000
+    await store.claim_probe("d", "a")
+    reopened = (await store.settle_probe("d", "a", passed=False, draw=MIDDLE)).snapshot
+    assert (reopened.state, reopened.open_for_ms) == (State.OPEN, 10_000)
+    clock.now_ms += 10_000
+    for number in range(SETTINGS.probe_passes):
+        assert (await store.claim_probe("d", f"b{number}")).counted
+        answer = await store.settle_probe("d", f"b{number}", passed=True, draw=MIDDLE)
+        expected = State.CLOSED if number == SETTINGS.probe_passes - 1 else State.HALF_OPEN
+        assert answer.snapshot.state is expected
+
+
+async def close_again(store: BreakerStore, clock: Clock) -> int:
+    opened = await trip(store, (await store.read(["d"]))["d"].epoch)
+    clock.now_ms += opened.open_for_ms
+    for number in range(SETTINGS.probe_passes):
+        await store.claim_probe("d", str(number))
+        answer = await store.settle_probe("d", str(number), passed=True, draw=MIDDLE)
+    return answer.snapshot.epoch
+
+
+async def test_while_ramping_two_failures_trip(store: BreakerStore, clock: Clock) -> None:
+    epoch = await close_again(store, clock)
+    assert (await store.report(failures(1, epoch), MIDDLE)).snapshot.state is State.CLOSED
+    assert (await store.report(failures(1, epoch), MIDDLE)).snapshot.state is State.OPEN
+
+
+async def test_a_minute_of_closed_life_forgives_earlier_openings(store: BreakerStore, clock: Clock) -> None:
+    epoch = await close_again(store, clock)
+    assert (await trip(store, epoch)).open_for_ms == 10_000
+    clock.now_ms += 10_000
+    for number in range(SETTINGS.probe_passes):
+        await store.claim_probe("d", str(number))
+        answer = await store.settle_probe("d", str(number), passed=True, draw=MIDDLE)
+    clock.now_ms += SETTINGS.forgive_ms
+    assert (await trip(store, answer.snapshot.epoch)).open_for_ms == 5_000
+
+
+async def test_a_clock_that_jumps_back_does_not_prolong_an_opening(store: BreakerStore, clock: Clock) -> None:
+    await store.report(successes(1), MIDDLE)
+    clock.now_ms -= 3_600_000
+    assert (await trip(store)).open_for_ms == 5_000
+
+
+async def test_a_newer_copy_is_restored_into_a_store_that_lost_it_and_an_older_one_is_not(store: BreakerStore) -> None:
+    copy = Snapshot(State.OPEN, epoch=7, opens=3, open_for_ms=9_000, closed_for_ms=0)
+    assert (await store.restore("d", copy)).snapshot == copy
+    assert not (await store.restore("d", copy._replace(epoch=6, state=State.CLOSED))).counted
+    assert (await store.read(["d"]))["d"] == copy
+
+
+async def test_each_transition_is_pushed(store: BreakerStore, clock: Clock) -> None:
+    heard: list[str] = []
+    listening = asyncio.create_task(store.listen(heard.append))
+    await asyncio.sleep(0.1)
+    await store.report(successes(1), MIDDLE)
+    await trip(store)
+    clock.now_ms += 5_000
+    await store.claim_probe("d", "t")
+    for _ in range(100):
+        if len(heard) >= 2:
+            break
+        await asyncio.sleep(0.01)
+    listening.cancel()
+    assert heard == ["d", "d"]
+
+
+# ── the two laws side by side ──
+
+OPS = st.one_of(
+    st.tuples(st.just("report"), st.integers(-1, 1), st.integers(0, 12), st.integers(0, 12), st.integers(0, 12)),
+    st.tuples(st.just("claim"), st.sampled_from("abc")),
+    st.tuples(st.just("settle"), st.sampled_from("abc"), st.booleans()),
+    st.tuples(st.just("restore"), st.sampled_from(list(State)), st.integers(0, 9), st.integers(0, 9_000)),
+    st.tuples(st.just("read")),
+)
+STEPS = st.lists(st.tuples(OPS, st.integers(-2_000, 12_000), st.integers(0, 999)), max_size=40)
+
+
+async def apply(store: BreakerStore, op: tuple[object, ...], draw: int) -> object:
+    match op:
+        case ("report", int(shift), int(succeeded), int(failed), int(trailing)):
+            epoch = (await store.read(["d"]))["d"].epoch + shift
+            return await store.report(Report("d", epoch, succeeded, failed, min(trailing, failed)), draw)
+        case ("claim", str(token)):
+            return await store.claim_probe("d", token)
+        case ("settle", str(token), bool(passed)):
+            return await store.settle_probe("d", token, passed, draw)
+        case ("restore", State() as state, int(epoch), int(span)):
+            copy = Snapshot(
+                state, epoch, 1, span if state is not State.CLOSED else 0, span if state is State.CLOSED else 0
+            )
+            return await store.restore("d", copy)
+        case _:
+            return await store.read(["d", "another"])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_lua_and_python_agree_on_every_step(
+    shared_valkey: ValkeyServer, steps: list[tuple[tuple[object, ...], int, int]]
+) -> None:
+    async def both() -> None:
+        clock = Clock()
+        site = SiteValkey("test", SiteAddress(port=shared_valkey.port), prefix="differential")
+        shared_valkey_store: BreakerStore = ValkeyBreakerStore(site, SETTINGS, clock)
+        memory: BreakerStore = MemoryBreakerStore(SETTINGS, clock)
+        epoch = 0
+        try:
+            for op, passed_ms, draw in steps:
+                clock.now_ms += passed_ms
+                expected = await apply(memory, op, draw)
+                assert await apply(shared_valkey_store, op, draw) == expected, op
+                now_epoch = (await memory.read(["d"]))["d"].epoch
+                assert now_epoch >= epoch, "epochs never fall"
+                epoch = now_epoch
+        finally:
+            await site.close()
+            with shared_valkey.client() as client:
+                client.delete(site.key("breaker", "d"), site.key("breaker", "another"))
+
+    run: Callable[[Awaitable[None]], None] = asyncio.run  # type: ignore[assignment]
+    run(both())
