@@ -1,4 +1,4 @@
-"""A real Valkey on a free loopback port: started, paused, killed and restarted by tests (and usable by the local stack)."""
+"""A real Valkey on a free loopback port: started, paused, killed and restarted by tests."""
 
 import os
 import signal
@@ -26,7 +26,9 @@ def free_port() -> int:
 class ValkeyServer:
     """One server process. `config` are further command-line options, as in {"maxmemory": "1mb"}."""
 
-    def __init__(self, port: int | None = None, config: dict[str, str] | None = None, sentinel: str | None = None) -> None:
+    def __init__(
+        self, port: int | None = None, config: dict[str, str] | None = None, sentinel: str | None = None
+    ) -> None:
         self.port = port or free_port()
         self._config = config or {}
         self._sentinel = sentinel

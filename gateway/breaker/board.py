@@ -106,6 +106,13 @@ class Board:
 
     # ── the background tasks ──
 
+    def put_back(self, batch: Report) -> None:
+        """A report that did not arrive; whether it was counted is unknown, and counting twice errs towards safety."""
+        pending = self._pending.setdefault((self.source, batch.deployment, batch.epoch), _Pending())
+        pending.trailing = pending.trailing if pending.succeeded else pending.trailing + batch.trailing
+        pending.succeeded += batch.succeeded
+        pending.failed += batch.failed
+
     def take_reports(self) -> list[Report]:
         """What is pending for the present source; reports for the other one are dropped, their epochs are void."""
         reports = [
@@ -125,8 +132,12 @@ class Board:
         return True
 
     def turn_local(self) -> None:
+        """The fallback store starts with the copies, epochs included: what is pending counts there."""
         self.source = Source.LOCAL
         self._copies[Source.LOCAL].clear()
+        self._pending = {
+            (Source.LOCAL, deployment, epoch): pending for (_, deployment, epoch), pending in self._pending.items()
+        }
 
     def turn_shared(self) -> None:
         self.source = Source.SHARED

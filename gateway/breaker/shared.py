@@ -80,8 +80,8 @@ class SharedBreakers:
         """Before the first request, so that a new replica does not learn of an open breaker from its clients."""
         try:
             await self._read_shared()
-        except SiteUnavailable:
-            await self._turn_local()
+        except SiteUnavailable as error:
+            await self._unavailable(error)
 
     async def _flush(self) -> None:
         while True:
@@ -90,7 +90,8 @@ class SharedBreakers:
                 await self._send(batch)
 
     async def _send(self, batch: Report) -> None:
-        await self._change(batch.deployment, lambda store: store.report(batch, _draw()))
+        if await self._change(batch.deployment, lambda store: store.report(batch, _draw())) is None:
+            self.board.put_back(batch)
 
     async def _poll(self) -> None:
         while True:
@@ -123,11 +124,11 @@ class SharedBreakers:
         await self._change(deployment, lambda store: store.settle_probe(deployment, token, passed, _draw()))
 
     async def _change(self, deployment: str, call: Callable[[BreakerStore], Awaitable[Answer]]) -> Answer | None:
-        """One call on the store that rules now; its snapshot goes to the board. None if the store went away."""
+        """One call on the store that rules now; its snapshot goes to the board. None if no answer came."""
         try:
             answer = await call(self._fallback or self._store)
-        except SiteUnavailable:
-            await self._turn_local()
+        except SiteUnavailable as error:
+            await self._unavailable(error)
             return None
         self.board.update(deployment, answer.snapshot, self._clock())
         return answer
@@ -144,7 +145,10 @@ class SharedBreakers:
                 answer = await self._store.restore(deployment, copy)
                 self.board.update(deployment, answer.snapshot, self._clock())
 
-    async def _turn_local(self) -> None:
+    async def _unavailable(self, error: SiteUnavailable) -> None:
+        """One trip lost is nothing; the copies hold. Only when the link is given up does this replica go on alone."""
+        if not error.link_is_down:
+            return
         if self._fallback is None:
             fallback = MemoryBreakerStore(self._settings, lambda: int(self._clock() * 1000))
             for deployment in self._deployments():

@@ -7,7 +7,6 @@ from typing import Any
 
 from gateway.breaker.core import BreakerSettings, Report, Snapshot, State
 from gateway.breaker.store import Answer
-from gateway.site.trip_budget import TRIP_TIMEOUT_S
 from gateway.site.valkey_store import Script, SiteValkey
 
 SCRIPT = Script.load(("gateway.breaker", "breaker.lua"))
@@ -51,7 +50,7 @@ class ValkeyBreakerStore:
     async def _run(self, op: str, deployments: Sequence[str], args: Sequence[str | int]) -> Any:
         clock: str | int = "" if self._clock_ms is None else self._clock_ms()
         keys = [self._site.key("breaker", name) for name in deployments]
-        return await self._site.run(SCRIPT, keys, [op, self._settings, clock, self._channel, *args], TRIP_TIMEOUT_S)
+        return await self._site.run(SCRIPT, keys, [op, self._settings, clock, self._channel, *args])
 
 
 def _snapshot(answer: Sequence[Any]) -> Snapshot:

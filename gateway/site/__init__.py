@@ -6,6 +6,6 @@ One `SiteValkey` (valkey_store.py) a site and process. Every trip either answers
 
 from gateway.site.errors import SiteUnavailable, Trouble
 from gateway.site.link import Link, LinkState
-from gateway.site.trip_budget import TRIP_BUDGET_S, TRIP_TIMEOUT_S, TripBudget
+from gateway.site.trip_budget import TRIP_BUDGET_S, Patience, TripBudget
 
-__all__ = ["TRIP_BUDGET_S", "TRIP_TIMEOUT_S", "Link", "LinkState", "SiteUnavailable", "TripBudget", "Trouble"]
+__all__ = ["TRIP_BUDGET_S", "Link", "LinkState", "Patience", "SiteUnavailable", "TripBudget", "Trouble"]

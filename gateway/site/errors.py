@@ -27,3 +27,5 @@ class SiteUnavailable(Exception):
     def __init__(self, trouble: Trouble, detail: str = "") -> None:
         super().__init__(f"{trouble}: {detail}" if detail else str(trouble))
         self.trouble = trouble
+        self.link_is_down = trouble is Trouble.LINK_DOWN
+        """Not one lost trip but the site's Valkey given up for now: time to go on alone."""

@@ -1,12 +1,23 @@
 """The time one request may spend on its site's Valkey, all trips together."""
 
+from dataclasses import dataclass
+
 TRIP_BUDGET_S = 0.1
 """What Valkey trouble may add to a request in total. A healthy trip takes well under a millisecond in a site, so
 this is two orders of magnitude of patience, and still nothing next to a prefill."""
 
 TRIP_TIMEOUT_S = 0.045
-"""One trip. A request may wait for the trip in flight and then for its own: two of these and the event loop's own
-delay stay inside TRIP_BUDGET_S."""
+"""One trip of a request. A request may wait for the trip in flight and then for its own: two of these and the event
+loop's own delay stay inside TRIP_BUDGET_S."""
+
+BACKGROUND_TRIP_TIMEOUT_S = 0.25
+"""A heartbeat, poll or report, which no client waits for. Short enough to leave convergence its second."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    request_s: float = TRIP_TIMEOUT_S
+    background_s: float = BACKGROUND_TRIP_TIMEOUT_S
 
 
 class TripBudget:

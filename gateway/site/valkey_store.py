@@ -28,13 +28,10 @@ from redis.maint_notifications import MaintNotificationsConfig
 
 from gateway.site.errors import SiteUnavailable, Trouble
 from gateway.site.link import Link
-from gateway.site.trip_budget import TRIP_TIMEOUT_S
+from gateway.site.trip_budget import Patience
 
 MAX_CONNECTIONS = 32
 """Trips are batched (one in flight a deployment), so a handful is used; more than this at once is trouble."""
-
-SOCKET_TIMEOUT_S = 0.1
-"""Ends the socket of a trip whose caller has long fallen back, so that its late answer is never read as another's."""
 
 SUBSCRIBE_WAIT_S = 0.5
 """How long the listener waits for a push before it looks whether the connection still lives."""
@@ -74,9 +71,12 @@ class Script:
 
 
 class SiteValkey:
-    def __init__(self, name: str, address: SiteAddress, prefix: str = "prime") -> None:
+    def __init__(
+        self, name: str, address: SiteAddress, prefix: str = "prime", patience: Patience | None = None
+    ) -> None:
         self.name = name
         self.prefix = prefix
+        self._patience = patience or Patience()
         self.link = Link()
         self.trips = 0
         self._running: set[asyncio.Task[Any]] = set()
@@ -86,13 +86,19 @@ class SiteValkey:
     def key(self, *parts: str) -> str:
         return ":".join((self.prefix, *parts))
 
-    async def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int], within_s: float) -> Any:
-        """One trip. Raises SiteUnavailable; the answer is Valkey's, undecoded (bytes, ints, lists)."""
+    async def run(
+        self, script: Script, keys: Sequence[str], args: Sequence[str | int], within_s: float | None = None
+    ) -> Any:
+        """One trip. Raises SiteUnavailable; the answer is Valkey's, undecoded (bytes, ints, lists).
+
+        `within_s` is what is left of a request's budget; without it nobody waits and the trip is a background one.
+        """
         if not self.link.is_up:
             raise SiteUnavailable(Trouble.LINK_DOWN)
-        if within_s <= 0:
+        if within_s is not None and within_s <= 0:
             raise SiteUnavailable(Trouble.BUDGET_SPENT)
-        return await self._bounded(lambda: self._evaluate(script, keys, args), min(within_s, TRIP_TIMEOUT_S))
+        patience_s = self._patience.background_s if within_s is None else min(within_s, self._patience.request_s)
+        return await self._bounded(lambda: self._evaluate(script, keys, args), patience_s)
 
     async def keep_link(self) -> None:
         """Background task: while the link is down, the only one to knock."""
@@ -102,7 +108,7 @@ class SiteValkey:
                 continue
             await asyncio.sleep(self.link.probe_due_in_s(time.monotonic()))
             try:
-                await self._bounded(lambda: self._command("PING"), TRIP_TIMEOUT_S)
+                await self._bounded(lambda: self._command("PING"), self._patience.request_s)
             except SiteUnavailable:
                 continue
 
@@ -133,8 +139,9 @@ class SiteValkey:
         options: dict[str, Any] = {
             "username": address.username,
             "password": address.password,
-            "socket_timeout": SOCKET_TIMEOUT_S,
-            "socket_connect_timeout": SOCKET_TIMEOUT_S,
+            # Ends a trip whose caller has fallen back, so that its late answer is never read as another's.
+            "socket_timeout": self._patience.background_s,
+            "socket_connect_timeout": self._patience.background_s,
             "retry": Retry(NoBackoff(), 0),
             "maint_notifications_config": MaintNotificationsConfig(enabled=False),
         }
@@ -160,6 +167,7 @@ class SiteValkey:
 
     async def _bounded(self, trip: Callable[[], Awaitable[Any]], within_s: float) -> Any:
         self.trips += 1
+        started = time.monotonic()
         task = asyncio.ensure_future(self._translated(trip))
         self._running.add(task)
         task.add_done_callback(self._finished)
@@ -167,12 +175,12 @@ class SiteValkey:
             async with asyncio.timeout(within_s):
                 answer = await asyncio.shield(task)
         except TimeoutError:
-            self.link.failed(time.monotonic(), random.random())
-            raise SiteUnavailable(Trouble.TIMEOUT) from None
-        except SiteUnavailable:
-            self.link.failed(time.monotonic(), random.random())
-            raise
-        self.link.succeeded()
+            raise self._failed(SiteUnavailable(Trouble.TIMEOUT)) from None
+        except SiteUnavailable as error:
+            raise self._failed(error) from error.__cause__
+        if time.monotonic() - started <= self._patience.request_s:
+            # A background trip may be slower than a request would bear: no failure, but no sign of health either.
+            self.link.succeeded()
         return answer
 
     async def _translated(self, trip: Callable[[], Awaitable[Any]]) -> Any:
@@ -190,6 +198,11 @@ class SiteValkey:
             if isinstance(error, OutOfMemoryError) or str(error).startswith(REFUSING_CODES):
                 raise SiteUnavailable(Trouble.REFUSING, str(error)) from error
             raise
+
+    def _failed(self, error: SiteUnavailable) -> SiteUnavailable:
+        self.link.failed(time.monotonic(), random.random())
+        error.link_is_down = not self.link.is_up
+        return error
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
