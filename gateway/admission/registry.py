@@ -130,7 +130,7 @@ class Registry:
         record = records.get(replica.epoch)
         if record is not None and record.seq >= replica.seq:
             return False
-        records[replica.epoch] = _Record(replica.seq, gauges)
+        records[replica.epoch] = _Record(replica.seq, dict(gauges))
         return True
 
     def _used(self, deployment: str) -> dict[str, Weight]:

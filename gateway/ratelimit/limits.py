@@ -43,6 +43,10 @@ class RateLimits:
         """Admission refused: what came from slices goes back (loans were never charged)."""
         self._slices.put_back(taken.local)
 
+    def refund(self, taken: Taken) -> None:
+        """Admitted, but its client had left: everything charged goes back."""
+        self._slices.put_back([*taken.local, *(loan.charge for loan in taken.loans)])
+
     def settle(self, charges: Iterable[Charge], actual_tokens: int) -> None:
         """Once a request, when its usage is known. A request that failed has used 0 tokens, but was a request."""
         for charge in charges:

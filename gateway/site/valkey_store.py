@@ -36,6 +36,9 @@ MAX_CONNECTIONS = 32
 SUBSCRIBE_WAIT_S = 0.5
 """How long the listener waits for a push before it looks whether the connection still lives."""
 
+OWN_STALL_S = 0.25
+"""A timeout noticed this late says that this process did not run (paused, or starved), and nothing about Valkey."""
+
 REFUSING_CODES = ("OOM", "BUSY", "MISCONF", "MASTERDOWN", "NOREPLICAS", "READONLY")
 """Error codes by which a Valkey says that it cannot serve now. Any other error is a bug here, and propagates."""
 
@@ -175,7 +178,10 @@ class SiteValkey:
             async with asyncio.timeout(within_s):
                 answer = await asyncio.shield(task)
         except TimeoutError:
-            raise self._failed(SiteUnavailable(Trouble.TIMEOUT)) from None
+            timeout = SiteUnavailable(Trouble.TIMEOUT)
+            if time.monotonic() - started > within_s + OWN_STALL_S:
+                raise timeout from None
+            raise self._failed(timeout) from None
         except SiteUnavailable as error:
             raise self._failed(error) from error.__cause__
         if time.monotonic() - started <= self._patience.request_s:

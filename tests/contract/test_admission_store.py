@@ -1,12 +1,11 @@
 """What every admission store must do, on the one in memory and on a real Valkey, at times the tests choose."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from gateway.admission.memory import MemoryAdmissionStore
 from gateway.admission.policy import NOTHING, Capacity, Kind, Weight, clamped, total
@@ -23,9 +22,7 @@ from gateway.admission.store import (
 from gateway.admission.valkey_store import ValkeyAdmissionStore
 from gateway.ratelimit.core import NEVER_MS, UNITS, Charge
 from gateway.ratelimit.slices import Loan
-from gateway.site.valkey_store import SiteAddress, SiteValkey
-from tests.contract.conftest import CALM
-from tests.valkey_server import ValkeyServer
+from gateway.site.valkey_store import SiteValkey
 
 SETTINGS = LeaseSettings()
 TEN = Capacity(Weight(10, 10_000))
@@ -349,74 +346,66 @@ async def test_a_slice_is_lent_as_far_as_it_goes(store: AdmissionStore, clock: C
 
 # ── the two laws side by side ──
 
-ACCOUNTS = st.sampled_from(["gold", "silver", "serverless", "7", "gold/batch"])
-WEIGHTS = st.builds(Weight, st.integers(0, 4), st.integers(0, 6_000))
-CHARGES = st.builds(
-    Charge,
-    bucket=st.sampled_from(["k:requests", "k:tokens"]),
-    limit=st.sampled_from([3, 600, 1_000_000]),
-    amount=st.integers(0, 700),
-)
-ASKS = st.builds(
-    StoreAsk,
-    account=ACCOUNTS,
-    kind=st.sampled_from(list(Kind)),
-    weight=st.builds(Weight, st.just(1), st.integers(0, 5_000)),
-    headroom=WEIGHTS,
-    loans=st.lists(
-        st.builds(Loan, CHARGES, st.integers(0, 20)), max_size=2, unique_by=lambda loan: loan.charge.bucket
-    ).map(tuple),
-)
-GAUGES = st.dictionaries(ACCOUNTS, WEIGHTS, max_size=3)
-REPLICAS = st.builds(Replica, st.sampled_from(["e1", "e2", "e3"]), st.integers(0, 30), st.booleans(), st.integers(1, 4))
-DEPLOYMENTS = st.sampled_from(["d", "e"])
-OPS = st.one_of(
-    st.tuples(st.just("acquire"), REPLICAS, DEPLOYMENTS, GAUGES, st.lists(ASKS, max_size=4)),
-    st.tuples(st.just("beat"), REPLICAS, st.dictionaries(DEPLOYMENTS, GAUGES)),
-    st.tuples(st.just("leave"), REPLICAS),
-    st.tuples(st.just("adjust"), st.lists(CHARGES.map(lambda c: c._replace(amount=c.amount - 350)), max_size=2)),
-)
-STEPS = st.lists(st.tuples(OPS, st.one_of(st.integers(0, 1_500), st.integers(-3_000, 6_000))), min_size=1, max_size=30)
+ACCOUNTS = ("gold", "silver", "serverless", "7", "gold/batch")
+LIMITS = {"k:requests": 7, "k:tokens": 1_000_000, "l:requests": 600}
 
 
-async def apply(store: AdmissionStore, op: tuple[object, ...], seq: int) -> object:
-    match op:
-        case ("acquire", Replica() as replica, str(deployment), dict(held), list(asks)):
-            # Mostly newer trips, sometimes a late one: the drawn number moves the true one back.
-            replica = replica._replace(seq=seq - (replica.seq if replica.seq < 5 else 0))
-            return await store.acquire(replica, deployment, FLOORS, held, asks, WITHIN_S)
-        case ("beat", Replica() as replica, dict(held)):
-            return await store.beat(replica._replace(seq=seq), {name: (FLOORS, each) for name, each in held.items()})
-        case ("leave", Replica() as replica):
-            return await store.leave(replica, ["d", "e"])
-        case ("adjust", list(charges)):
-            return [int(level) for level in await store.adjust(charges)]
+def random_ask(random: Random) -> StoreAsk:
+    account = random.choice(ACCOUNTS)
+    buckets = random.sample(list(LIMITS), random.choice((0, 0, 1, 2)))
+    return StoreAsk(
+        account,
+        Kind.BATCH if account.endswith("batch") else Kind.INTERACTIVE,
+        Weight(1, random.choice((0, 100, 900, 2_500))),
+        random.choice((NOTHING, Weight(1, 500), Weight(3, 1_000))),
+        tuple(
+            Loan(Charge(name, LIMITS[name], random.choice((1, 1, 2, 6, 599, 601))), random.choice((0, 5, 20)))
+            for name in buckets
+        ),
+    )
+
+
+async def step(store: AdmissionStore, process: Process, seq: int, random: Random) -> object:
+    """One trip as `random` says; `process` keeps its gauges, so that capacity really fills and empties."""
+    process.seq = seq - random.choice((0, 0, 0, 0, 0, 1, 2, 9, 10, 20))
+    process.replicas = random.choice((1, 2, 5))
+    for account, weight in list(process.held.items()):
+        if random.random() < 0.3:
+            left = random.randint(0, weight.requests)
+            process.held[account] = Weight(left, weight.tokens * left // max(1, weight.requests))
+    match random.choice(("acquire", "acquire", "acquire", "beat", "beat", "leave", "adjust")):
+        case "acquire":
+            asks = [random_ask(random) for _ in range(random.randint(0, 5))]
+            answers = await process.acquire(FLOORS, *asks, deployment=random.choice("dde"))
+            return answers, process.standing
+        case "beat":
+            deployments = random.choice(("", "d", "de"))
+            return await store.beat(process.me(), {name: (FLOORS, process.held) for name in deployments})
+        case "leave" if random.random() < 0.2:
+            return await store.leave(process.me(), ["d"])
         case _:
-            raise AssertionError(op)
+            amount = random.randint(-300, 300)
+            charges = [Charge(name, limit, amount) for name, limit in LIMITS.items()]
+            return [int(level) for level in await store.adjust(charges)]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=STEPS)
-def test_lua_and_python_agree_on_every_step(
-    shared_valkey: ValkeyServer, steps: Sequence[tuple[tuple[object, ...], int]]
-) -> None:
-    async def both() -> None:
-        clock = Clock()
-        site = SiteValkey("test", SiteAddress(port=shared_valkey.port), prefix="admission-differential", patience=CALM)
-        memory, valkey = MemoryAdmissionStore(SETTINGS, clock), ValkeyAdmissionStore(site, SETTINGS, clock)
-        try:
-            for seq, (op, passed_ms) in enumerate(steps, start=10):
-                clock.now_ms += passed_ms
-                expected = await apply(memory, op, seq)
-                assert await apply(valkey, op, seq) == expected, op
-        finally:
-            await site.close()
-            with shared_valkey.client() as client:
-                keys = client.keys(site.key("*"))
-                if keys:
-                    client.delete(*keys)
-
-    asyncio.run(both())
+@pytest.mark.parametrize("seed", range(12))
+async def test_lua_and_python_agree_on_every_step_of_a_random_life(site: SiteValkey, clock: Clock, seed: int) -> None:
+    stores: list[AdmissionStore] = [
+        MemoryAdmissionStore(SETTINGS, clock),
+        ValkeyAdmissionStore(site, SETTINGS, clock),
+    ]
+    fleets = [[Process(store, f"epoch{number}") for number in range(3)] for store in stores]
+    time = Random(seed)
+    for number in range(200):
+        clock.now_ms += time.choice((0, 0, 10, 100, 500, 1_000, 1_000, -200, 2_600, 4_001))
+        who = time.randrange(3)
+        told = [
+            await step(store, fleet[who], 10 + number * 10, Random(seed * 1_000 + number))
+            for store, fleet in zip(stores, fleets, strict=True)
+        ]
+        assert told[0] == told[1], f"step {number}"
+        assert fleets[0][who].held == fleets[1][who].held
 
 
 def test_an_oversized_request_gets_in_alone() -> None:

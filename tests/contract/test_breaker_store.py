@@ -2,18 +2,15 @@
 
 import asyncio
 from dataclasses import dataclass
+from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from gateway.breaker.core import BreakerSettings, Report, Snapshot, State
 from gateway.breaker.memory import MemoryBreakerStore
 from gateway.breaker.store import BreakerStore
 from gateway.breaker.valkey_store import ValkeyBreakerStore
-from gateway.site.valkey_store import SiteAddress, SiteValkey
-from tests.contract.conftest import CALM
-from tests.valkey_server import ValkeyServer
+from gateway.site.valkey_store import SiteValkey
 
 SETTINGS = BreakerSettings()
 MIDDLE = 500
@@ -193,56 +190,44 @@ async def test_each_transition_is_pushed(store: BreakerStore, clock: Clock) -> N
 
 # ── the two laws side by side ──
 
-OPS = st.one_of(
-    st.tuples(st.just("report"), st.integers(-1, 1), st.integers(0, 12), st.integers(0, 12), st.integers(0, 12)),
-    st.tuples(st.just("claim"), st.sampled_from("abc")),
-    st.tuples(st.just("settle"), st.sampled_from("abc"), st.booleans()),
-    st.tuples(st.just("restore"), st.sampled_from(list(State)), st.integers(0, 9), st.integers(0, 9_000)),
-    st.tuples(st.just("read")),
-)
-STEPS = st.lists(st.tuples(OPS, st.integers(-2_000, 12_000), st.integers(0, 999)), max_size=40)
+LIFE = BreakerSettings(forgive_ms=20_000)
+"""Short enough that a random life is forgiven now and then."""
 
 
-async def apply(store: BreakerStore, op: tuple[object, ...], draw: int) -> object:
-    match op:
-        case ("report", int(shift), int(succeeded), int(failed), int(trailing)):
-            epoch = (await store.read(["d"]))["d"].epoch + shift
-            return await store.report(Report("d", epoch, succeeded, failed, min(trailing, failed)), draw)
-        case ("claim", str(token)):
-            return await store.claim_probe("d", token)
-        case ("settle", str(token), bool(passed)):
-            return await store.settle_probe("d", token, passed, draw)
-        case ("restore", State() as state, int(epoch), int(span)):
-            copy = Snapshot(
-                state, epoch, 1, span if state is not State.CLOSED else 0, span if state is State.CLOSED else 0
-            )
+async def step(store: BreakerStore, random: Random) -> object:
+    draw = random.randrange(1_000)
+    known = (await store.read(["d"]))["d"]
+    match random.choice(("report", "report", "report", "claim", "settle", "settle", "restore", "read")):
+        case "report":
+            failed, succeeded = random.choice((0, 0, 1, 2, 6)), random.choice((0, 0, 1, 6))
+            trailing = min(failed, random.choice((0, 1, 4)))
+            epoch = known.epoch - random.choice((0, 0, 0, 0, 1))
+            return await store.report(Report("d", epoch, succeeded, failed, trailing), draw)
+        case "claim":
+            return await store.claim_probe("d", random.choice("ab"))
+        case "settle":
+            return await store.settle_probe("d", random.choice("ab"), random.random() < 0.9, draw)
+        case "restore" if random.random() < 0.2:
+            copy = Snapshot(random.choice(list(State)), known.epoch + random.choice((-1, 0, 2)), random.randint(0, 3))
+            if copy.state is State.OPEN:
+                copy = copy._replace(open_for_ms=random.randint(0, 5_000))
+            if copy.state is State.CLOSED:
+                copy = copy._replace(closed_for_ms=random.randint(0, 9_000))
             return await store.restore("d", copy)
         case _:
             return await store.read(["d", "another"])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=STEPS)
-def test_lua_and_python_agree_on_every_step(
-    shared_valkey: ValkeyServer, steps: list[tuple[tuple[object, ...], int, int]]
-) -> None:
-    async def both() -> None:
-        clock = Clock()
-        site = SiteValkey("test", SiteAddress(port=shared_valkey.port), prefix="differential", patience=CALM)
-        shared_valkey_store: BreakerStore = ValkeyBreakerStore(site, SETTINGS, clock)
-        memory: BreakerStore = MemoryBreakerStore(SETTINGS, clock)
-        epoch = 0
-        try:
-            for op, passed_ms, draw in steps:
-                clock.now_ms += passed_ms
-                expected = await apply(memory, op, draw)
-                assert await apply(shared_valkey_store, op, draw) == expected, op
-                now_epoch = (await memory.read(["d"]))["d"].epoch
-                assert now_epoch >= epoch, "epochs never fall"
-                epoch = now_epoch
-        finally:
-            await site.close()
-            with shared_valkey.client() as client:
-                client.delete(site.key("breaker", "d"), site.key("breaker", "another"))
-
-    asyncio.run(both())
+@pytest.mark.parametrize("seed", range(12))
+async def test_lua_and_python_agree_on_every_step_of_a_random_life(site: SiteValkey, clock: Clock, seed: int) -> None:
+    stores: list[BreakerStore] = [MemoryBreakerStore(LIFE, clock), ValkeyBreakerStore(site, LIFE, clock)]
+    time = Random(seed)
+    seen = set()
+    for number in range(300):
+        clock.now_ms += time.choice((0, 10, 300, 1_000, 1_000, 4_000, 10_000, -2_000))
+        told = [await step(store, Random(seed * 1_000 + number)) for store in stores]
+        assert told[0] == told[1], f"step {number}"
+        snapshots = [(await store.read(["d"]))["d"] for store in stores]
+        assert snapshots[0] == snapshots[1]
+        seen.add(snapshots[0].state)
+    assert seen == set(State), "this life never left a state: it shows too little"
