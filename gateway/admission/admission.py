@@ -148,12 +148,8 @@ class Admission:
     # ── the line ──
 
     async def _ask_in_line(self, desk: Desk, ask: Ask, weight: Weight, taken: Taken, now: float) -> Grant | Refused:
-        wanted = NOTHING
-        if ask.kind is not Kind.BATCH and not desk.scarce:
-            most = most_headroom(ask.capacity.limit, self.replicas)
-            wanted = self._ledger.wanted_headroom(ask.deployment, ask.account, weight, most)
         pending = Pending(
-            StoreAsk(ask.account, ask.kind, weight, wanted, taken.loans),
+            StoreAsk(ask.account, ask.kind, weight, NOTHING, taken.loans),
             ask.priority,
             arrived_at=now,
             deadline=now + ask.patience_s,
@@ -210,7 +206,7 @@ class Admission:
                 deployment,
                 desk.capacity,
                 self._ledger.gauges(deployment),
-                [waiter.ask for waiter in waiters],
+                self._with_headroom(deployment, desk, [waiter.ask for waiter in waiters]),
                 max(LEAST_TRIP_S, TRIP_BUDGET_S - age_s),
             )
         except SiteUnavailable:
@@ -226,6 +222,22 @@ class Admission:
         self._answer(deployment, desk, list(zip(waiters, answers, strict=True)))
         if desk.untold and desk.scarce:
             self._tell.set()
+
+    def _with_headroom(self, deployment: str, desk: Desk, asks: list[StoreAsk]) -> list[StoreAsk]:
+        """Each account's last ask brings what it wants beside all of them."""
+        if desk.scarce:
+            return asks
+        most = most_headroom(desk.capacity.limit, self.replicas)
+        together: dict[str, Weight] = {}
+        last: dict[str, int] = {}
+        for number, ask in enumerate(asks):
+            if ask.kind is not Kind.BATCH:
+                together[ask.account] = together.get(ask.account, NOTHING).plus(ask.weight)
+                last[ask.account] = number
+        for account, number in last.items():
+            wanted = self._ledger.wanted_headroom(deployment, account, together[account], most)
+            asks[number] = asks[number]._replace(headroom=wanted)
+        return asks
 
     def _serve_from_headroom(self, desk: Desk, waiters: list[Pending], deployment: str, now: float) -> list[Pending]:
         """Capacity that was released here serves the next in line without a trip, as far as it is his account's."""

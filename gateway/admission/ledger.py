@@ -138,7 +138,7 @@ class Ledger:
         """What to ask for beside `weight`."""
         entry = self._accounts.get(deployment, {}).get(account) or _Account()
         after = entry.in_use.plus(weight)
-        return self._justified(entry, after).minus(entry.headroom).not_above(most).not_below(NOTHING)
+        return self._justified(entry, after).not_above(most).minus(entry.headroom).not_below(NOTHING)
 
     def start_beat(self) -> None:
         """A heartbeat's peaks become the ones before; accounts that hold nothing and lately held nothing go."""
