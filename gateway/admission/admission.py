@@ -184,20 +184,20 @@ class Admission:
     async def _serve(self, deployment: str, desk: Desk) -> None:
         while len(desk.line):
             desk.changed.clear()
-            await self._ask_once(deployment, desk)
-            if len(desk.line) and not desk.line.has_new:
+            again = await self._ask_once(deployment, desk)
+            if len(desk.line) and not desk.line.has_new and not again:
                 await _set_or_after(desk.changed, ASK_AGAIN_S)
         desk.server = None
 
-    async def _ask_once(self, deployment: str, desk: Desk) -> None:
-        """One trip for all who wait. What headroom this replica has here goes back with it: they come first."""
+    async def _ask_once(self, deployment: str, desk: Desk) -> bool:
+        """One trip for all who wait; True if the next should follow at once."""
         waiters = [waiter for waiter in desk.line.next_asks() if isinstance(waiter, Pending)]
         now = self._clock()
         if now >= self._ledger.certain_until:
             self._ledger.void_headroom()
         waiters = self._serve_from_headroom(desk, waiters, deployment, now)
         if not waiters:
-            return
+            return False
         age_s = max((now - waiter.arrived_at for waiter in waiters if not waiter.asked), default=0.0)
         desk.in_flight, desk.untold = True, False
         try:
@@ -211,17 +211,19 @@ class Admission:
             )
         except SiteUnavailable:
             desk.untold = True
-            if self._clock() - now < OWN_STALL_S:
-                self.alone = True
-                self._answer_alone(deployment, desk, waiters)
-            # Else this process was paused, and what it may hold is for the others to say: they are asked again at once.
-            return
+            if self._clock() - now >= OWN_STALL_S:
+                # This process was paused, and what it may still give out is for the others to say.
+                return True
+            self.alone = True
+            self._answer_alone(deployment, desk, waiters)
+            return False
         finally:
             desk.in_flight = False
         self._heard(standing, now)
-        self._answer(deployment, desk, list(zip(waiters, answers, strict=True)))
-        if desk.untold and desk.scarce:
+        again = self._answer(deployment, desk, list(zip(waiters, answers, strict=True)))
+        if desk.untold and desk.scarce and not again:
             self._tell.set()
+        return again
 
     def _with_headroom(self, deployment: str, desk: Desk, asks: list[StoreAsk]) -> list[StoreAsk]:
         """Each account's last ask brings what it wants beside all of them."""
@@ -250,7 +252,7 @@ class Admission:
             self._settle(desk, waiter, grant)
         return []
 
-    def _answer(self, deployment: str, desk: Desk, answered: list[tuple[Pending, StoreAnswer]]) -> None:
+    def _answer(self, deployment: str, desk: Desk, answered: list[tuple[Pending, StoreAnswer]]) -> bool:
         now = self._clock()
         full: list[Waiter] = []
         for waiter, answer in answered:
@@ -268,7 +270,12 @@ class Admission:
                 full.append(waiter)
             else:
                 self._settle_limited(desk, waiter, Short(waiter.ask.loans[answer.short].charge, answer.wait_ms))
+        if full and desk.untold:
+            # Headroom of other accounts, given up just now because capacity is scarce, or something was released
+            # meanwhile: that is told with the next trip, which asks for these again.
+            return True
         self._wait_on(desk, full, now)
+        return False
 
     def _answer_alone(self, deployment: str, desk: Desk, waiters: Iterable[Pending]) -> None:
         """On this replica's share of the deployment; batch, the first to yield, waits for the site."""
