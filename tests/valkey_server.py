@@ -36,10 +36,11 @@ class ValkeyServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "ValkeyServer":
-        options = {"port": str(self.port), "bind": "127.0.0.1", "dir": self._folder.name, "save": "", **self._config}
+        options = {"port": self.port, "bind": "127.0.0.1", "dir": self._folder.name, **self._config}
+        if not self._sentinel:
+            options.setdefault("save", '""')
         path = Path(self._folder.name) / "valkey.conf"
-        lines = [f'{name} "{value}"' for name, value in options.items() if not (self._sentinel and name == "save")]
-        path.write_text("\n".join([*lines, self._sentinel or ""]))
+        path.write_text("\n".join([*(f"{name} {value}" for name, value in options.items()), self._sentinel or ""]))
         command = [str(get_binary_path()), str(path), *(["--sentinel"] if self._sentinel else [])]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + START_TIMEOUT_S

@@ -25,7 +25,7 @@ from gateway.ratelimit.core import NEVER_MS
 from gateway.ratelimit.limits import RateLimits, Short
 from gateway.ratelimit.slices import Taken
 from gateway.site.errors import SiteUnavailable
-from gateway.site.trip_budget import TRIP_BUDGET_S
+from gateway.site.trip_budget import TRIP_BUDGET_S, TripBudget
 
 ASK_AGAIN_S = 0.05
 """How often waiting asks are put again without a sign that capacity came free: a fraction of any patience."""
@@ -153,6 +153,7 @@ class Admission:
             ask.priority,
             arrived_at=now,
             deadline=now + ask.patience_s,
+            budget=ask.budget or TripBudget(now),
             taken=taken,
         )
         desk.line.join(pending)
@@ -198,7 +199,8 @@ class Admission:
         waiters = self._serve_from_headroom(desk, waiters, deployment, now)
         if not waiters:
             return False
-        age_s = max((now - waiter.arrived_at for waiter in waiters if not waiter.asked), default=0.0)
+        # Only those asked for the first time are in a hurry; who waits for capacity does so of his own will.
+        patience_s = min((each.budget.remaining_s(now) for each in waiters if not each.asked), default=TRIP_BUDGET_S)
         desk.in_flight, desk.untold = True, False
         try:
             standing, answers = await self._store.acquire(
@@ -207,7 +209,7 @@ class Admission:
                 desk.capacity,
                 self._ledger.gauges(deployment),
                 self._with_headroom(deployment, desk, [waiter.ask for waiter in waiters]),
-                max(LEAST_TRIP_S, TRIP_BUDGET_S - age_s),
+                max(LEAST_TRIP_S, patience_s),
             )
         except SiteUnavailable:
             desk.untold = True

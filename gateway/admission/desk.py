@@ -9,6 +9,7 @@ from gateway.admission.outcomes import Refused
 from gateway.admission.policy import Capacity, Kind
 from gateway.ratelimit.core import Charge
 from gateway.ratelimit.slices import Taken
+from gateway.site.trip_budget import TripBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Ask:
     priority: Priority = Priority.INTERACTIVE
     patience_s: float = 0.0
     """How long it may wait for capacity: 0 while another deployment can be tried, then what the deadline leaves."""
+    budget: TripBudget | None = None
+    """The request's own, so that all its attempts together bear Valkey trouble once; without one, this ask's."""
     charges: tuple[Charge, ...] = ()
     """Rate limits; empty on a second attempt, whose request has been charged."""
 
@@ -35,6 +38,7 @@ class Ask:
 
 @dataclass(slots=True, eq=False)
 class Pending(Waiter):
+    budget: TripBudget = field(default_factory=lambda: TripBudget(0.0))
     taken: Taken = field(default_factory=lambda: Taken((), ()))
     answer: "asyncio.Future[Grant | Refused]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()

@@ -6,6 +6,7 @@ Each refusing outcome comes as a `Refused`. A client that left while it waited i
 its cancellation goes on.
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -58,7 +59,7 @@ class Refused(Exception):
     def headers(self) -> dict[str, str]:
         values = {"x-should-retry": "true" if self.should_retry else "false"}
         if self.outcome is not Outcome.OVER_TOKEN_LIMIT:
-            values["retry-after"] = str(max(1, round(self.retry_after_s + 0.5)))
+            values["retry-after"] = str(max(1, math.ceil(self.retry_after_s)))
         return values
 
 
