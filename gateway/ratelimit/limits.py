@@ -77,6 +77,8 @@ class RateLimits:
         return None
 
     async def flush(self, now: float, everything: bool = False) -> None:
+        now_ms = int(now * 1000)
+        self._alone = {name: each for name, each in self._alone.items() if now_ms - each.at < core.MINUTE_MS}
         due = self._slices.take_due(now, everything)
         if not due:
             return

@@ -116,12 +116,17 @@ class SiteValkey:
                 continue
 
     async def listen(self, channels: Sequence[str], on_message: Callable[[str, str], None]) -> None:
-        """Background task: hands each push to `on_message(channel, payload)`. Pushes may be lost; callers also poll."""
+        """Background task: hands each push to `on_message(channel, payload)`. Pushes may be lost; callers also poll.
+
+        A subscription is silent by nature, so a dead one looks like a quiet one: when the link has been down and is
+        back, it is made anew.
+        """
         while True:
+            generation = self.link.generation
             pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
             try:
                 await pubsub.subscribe(*channels)
-                while True:
+                while self.link.generation == generation:
                     message = await pubsub.get_message(timeout=SUBSCRIBE_WAIT_S)
                     if message is not None and message["type"] == "message":
                         on_message(message["channel"].decode(), message["data"].decode())
