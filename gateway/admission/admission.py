@@ -49,8 +49,13 @@ LEAST_TRIP_S = 0.01
 
 class Admission:
     def __init__(
-        self, store: AdmissionStore, settings: LeaseSettings, clock: Callable[[], float] = time.monotonic
+        self,
+        store: AdmissionStore,
+        settings: LeaseSettings,
+        clock: Callable[[], float] = time.monotonic,
+        headroom: bool = True,
     ) -> None:
+        """Without headroom every request takes the trip: exact sums at every moment, at the price of the trip."""
         self.limits = RateLimits(store)
         self.outcomes: Counter[Outcome] = Counter()
         self.leases_lost = 0
@@ -59,6 +64,7 @@ class Admission:
         """The last trip found the site away."""
         self._store = store
         self._settings = settings
+        self._headroom = headroom
         self._clock = clock
         self._ledger = Ledger()
         self._desks: dict[str, Desk] = {}
@@ -229,7 +235,7 @@ class Admission:
 
     def _with_headroom(self, deployment: str, desk: Desk, asks: list[StoreAsk]) -> list[StoreAsk]:
         """Each account's last ask brings what it wants beside all of them."""
-        if desk.scarce:
+        if desk.scarce or not self._headroom:
             return asks
         most = most_headroom(desk.capacity.limit, self.replicas)
         together: dict[str, Weight] = {}
@@ -356,7 +362,7 @@ class Admission:
             self._trim(deployment, desk)
 
     def _trim(self, deployment: str, desk: Desk, account: str | None = None) -> None:
-        most = NOTHING if desk.scarce else most_headroom(desk.capacity.limit, self.replicas)
+        most = NOTHING if desk.scarce or not self._headroom else most_headroom(desk.capacity.limit, self.replicas)
         if self._ledger.trim(deployment, most, account):
             desk.untold = True
             if desk.scarce:
