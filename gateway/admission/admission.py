@@ -235,9 +235,8 @@ class Admission:
 
     def _with_headroom(self, deployment: str, desk: Desk, asks: list[StoreAsk]) -> list[StoreAsk]:
         """Each account's last ask brings what it wants beside all of them."""
-        if desk.scarce or not self._headroom:
+        if desk.most == NOTHING:
             return asks
-        most = most_headroom(desk.capacity.limit, self.replicas)
         together: dict[str, Weight] = {}
         last: dict[str, int] = {}
         for number, ask in enumerate(asks):
@@ -245,7 +244,7 @@ class Admission:
                 together[ask.account] = together.get(ask.account, NOTHING).plus(ask.weight)
                 last[ask.account] = number
         for account, number in last.items():
-            wanted = self._ledger.wanted_headroom(deployment, account, together[account], most)
+            wanted = self._ledger.wanted_headroom(deployment, account, together[account], desk.most)
             asks[number] = asks[number]._replace(headroom=wanted)
         return asks
 
@@ -341,7 +340,8 @@ class Admission:
     def _heard(self, standing: Standing, sent_at: float) -> None:
         self.alone = False
         self._known = True
-        self.replicas = standing.replicas
+        # While the registry settles, those not seen yet are there all the same: their share is not ours to give out.
+        self.replicas = max(self.replicas, standing.replicas) if standing.settling else standing.replicas
         if standing.lease_lost:
             self.leases_lost += 1
             self._ledger.void_headroom()
@@ -353,20 +353,25 @@ class Admission:
         for deployment, scarce in standing.scarce.items():
             desk = self._desks[deployment]
             desk.scarce = scarce
-            self._trim(deployment, desk)
+            self._bound(deployment, desk)
 
     def _heard_scarce(self, deployment: str) -> None:
         desk = self._desks.get(deployment)
         if desk is not None:
             desk.scarce = True
-            self._trim(deployment, desk)
+            self._bound(deployment, desk)
 
     def _trim(self, deployment: str, desk: Desk, account: str | None = None) -> None:
-        most = NOTHING if desk.scarce or not self._headroom else most_headroom(desk.capacity.limit, self.replicas)
-        if self._ledger.trim(deployment, most, account):
+        if self._ledger.trim(deployment, desk.most, account):
             desk.untold = True
             if desk.scarce:
                 self._tell.set()
+
+    def _bound(self, deployment: str, desk: Desk) -> None:
+        """What the desk's headroom may be, after anything it depends on has changed."""
+        free = self._headroom and not desk.scarce
+        desk.most = most_headroom(desk.capacity.limit, self.replicas) if free else NOTHING
+        self._trim(deployment, desk)
 
     async def _heartbeat(self) -> None:
         while True:
@@ -410,7 +415,10 @@ class Admission:
         desk = self._desks.get(ask.deployment)
         if desk is None:
             desk = self._desks[ask.deployment] = Desk(ask.capacity)
-        desk.capacity = ask.capacity
+            self._bound(ask.deployment, desk)
+        elif desk.capacity is not ask.capacity:
+            desk.capacity = ask.capacity
+            self._bound(ask.deployment, desk)
         return desk
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from gateway.admission.ledger import Grant
 from gateway.admission.line import Line, Priority, Waiter
 from gateway.admission.outcomes import Refused
-from gateway.admission.policy import Capacity, Kind
+from gateway.admission.policy import NOTHING, Capacity, Kind
 from gateway.ratelimit.core import Charge
 from gateway.ratelimit.slices import Taken
 from gateway.site.trip_budget import TripBudget
@@ -60,5 +60,7 @@ class Desk:
         self.server: asyncio.Task[None] | None = None
         self.in_flight = False
         self.scarce = False
+        self.most = NOTHING
+        """Headroom one account may hold here."""
         self.untold = False
         """Held less (or truly used more) than the store knows."""

@@ -70,9 +70,12 @@ class Ledger:
     def take(self, deployment: str, account: str, weight: Weight, now: float) -> Grant | None:
         """Out of headroom, without a trip; None if that is not possible."""
         entry = self._accounts.get(deployment, {}).get(account)
-        if entry is None or now >= self.certain_until or not weight.within(entry.headroom):
+        if entry is None or now >= self.certain_until:
             return None
-        entry.headroom = entry.headroom.minus(weight)
+        requests, tokens = entry.headroom
+        if weight.requests > requests or weight.tokens > tokens:
+            return None
+        entry.headroom = Weight(requests - weight.requests, tokens - weight.tokens)
         return self._used(entry, deployment, account, weight)
 
     def granted(self, deployment: str, account: str, weight: Weight, headroom: Weight = NOTHING) -> Grant:
@@ -102,7 +105,7 @@ class Ledger:
             return False
         grant.released = True
         entry = self._entry(grant.deployment, grant.account)
-        entry.in_use = entry.in_use.minus(grant.weight)
+        entry.in_use = Weight(entry.in_use[0] - grant.weight[0], entry.in_use[1] - grant.weight[1])
         if prefill_left_s > 0:
             entry.lingering += grant.weight.tokens
             self._lingering.append(_Lingering(now + prefill_left_s, entry, grant.weight.tokens))
@@ -123,9 +126,13 @@ class Ledger:
         accounts = self._accounts.get(deployment, {})
         trimmed = False
         for entry in accounts.values() if account is None else (accounts[account],):
-            left = entry.headroom.not_above(self._justified(entry, entry.in_use)).not_above(most)
-            trimmed = trimmed or left != entry.headroom
-            entry.headroom = left
+            requests, tokens = entry.headroom
+            justified = _justified(entry, entry.in_use)
+            left_requests = min(requests, justified[0], most[0])
+            left_tokens = min(tokens, justified[1], most[1])
+            if left_requests != requests or left_tokens != tokens:
+                trimmed = True
+                entry.headroom = Weight(left_requests, left_tokens)
         return trimmed
 
     def void_headroom(self) -> None:
@@ -138,7 +145,7 @@ class Ledger:
         """What to ask for beside `weight`."""
         entry = self._accounts.get(deployment, {}).get(account) or _Account()
         after = entry.in_use.plus(weight)
-        return self._justified(entry, after).not_above(most).minus(entry.headroom).not_below(NOTHING)
+        return Weight(*_justified(entry, after)).not_above(most).minus(entry.headroom).not_below(NOTHING)
 
     def start_beat(self) -> None:
         """A heartbeat's peaks become the ones before; accounts that hold nothing and lately held nothing go."""
@@ -164,20 +171,30 @@ class Ledger:
         return self._accounts.keys()
 
     def _used(self, entry: _Account, deployment: str, account: str, weight: Weight) -> Grant:
-        entry.in_use = entry.in_use.plus(weight)
-        entry.peak = entry.peak.not_below(entry.in_use)
+        requests, tokens = entry.in_use[0] + weight[0], entry.in_use[1] + weight[1]
+        entry.in_use = Weight(requests, tokens)
+        if requests > entry.peak[0] or tokens > entry.peak[1]:
+            entry.peak = entry.peak.not_below(entry.in_use)
         return Grant(deployment, account, weight)
 
     def _entry(self, deployment: str, account: str) -> _Account:
-        return self._accounts.setdefault(deployment, {}).setdefault(account, _Account())
+        accounts = self._accounts.setdefault(deployment, {})
+        entry = accounts.get(account)
+        if entry is None:
+            entry = accounts[account] = _Account()
+        return entry
 
-    @staticmethod
-    def _justified(entry: _Account, in_use: Weight) -> Weight:
-        peak = entry.recent_peak().not_below(in_use)
-        if not peak.requests:
-            return NOTHING
-        spare = Weight(max(1, peak.requests // SPARE_PARTS), max(1, peak.tokens // SPARE_PARTS))
-        return peak.plus(spare).minus(in_use).not_below(NOTHING)
+
+def _justified(entry: _Account, in_use: Weight) -> tuple[int, int]:
+    """Headroom beside `in_use` that the recent peak speaks for. Plain numbers: it runs at every release."""
+    requests = max(entry.peak[0], entry.peak_before[0], in_use[0])
+    if not requests:
+        return (0, 0)
+    tokens = max(entry.peak[1], entry.peak_before[1], in_use[1])
+    return (
+        max(0, requests + max(1, requests // SPARE_PARTS) - in_use[0]),
+        max(0, tokens + max(1, tokens // SPARE_PARTS) - in_use[1]),
+    )
 
 
 def most_headroom(limit: Weight, replicas: int) -> Weight:

@@ -17,6 +17,7 @@ Capacity has two dimensions, requests and uncached tokens; every rule holds in b
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import NamedTuple
 
 
@@ -70,6 +71,11 @@ class Capacity:
         if self.limit.requests < 1 or self.limit.tokens < 1:
             raise ValueError(f"a deployment's limit must be at least one request and one token, not {self.limit}")
 
+    @cached_property
+    def tokens_never_clamped(self) -> int:
+        """Up to this many an interactive ask fits an empty deployment, whoever asks: nearly every ask, every time."""
+        return self.limit.tokens - total(last_share(floor) for floor in self.floors.values()).tokens
+
     def shared_by(self, replicas: int) -> "Capacity":
         """What one replica may hand out when it cannot ask the others."""
         share = Weight(self.limit.requests // replicas, self.limit.tokens // replicas).not_below(Weight(1, 1))
@@ -97,6 +103,8 @@ def scarce_part(limit: Weight) -> Weight:
 
 def clamped(capacity: Capacity, tenant: str, kind: Kind, weight: Weight) -> Weight:
     """A request larger than an empty deployment would take counts as exactly that much: it gets in alone, not never."""
+    if kind is not Kind.BATCH and weight.tokens <= capacity.tokens_never_clamped:
+        return weight
     others = (floor for name, floor in capacity.floors.items() if name != tenant)
     if kind is Kind.BATCH:
         most = capacity.limit.minus(scarce_part(capacity.limit)).minus(total(capacity.floors.values()))

@@ -24,7 +24,7 @@ sentinel failover-timeout main 3000
 
 class Site:
     def __init__(self) -> None:
-        self.primary = ValkeyServer().start()
+        self.primary = ValkeyServer(config={"repl-diskless-sync-delay": "0"}).start()
         self.replica = ValkeyServer(config={"replicaof": f"127.0.0.1 {self.primary.port}"}).start()
         self.sentinel = ValkeyServer(sentinel=MONITOR.format(port=self.primary.port)).start()
         self.address = SiteAddress(sentinels=(("127.0.0.1", self.sentinel.port),), primary_name="main")
@@ -67,7 +67,7 @@ async def test_after_a_failover_leases_breakers_and_limits_hold(failing_over: Si
     background = (*(each.run() for each in replicas), *(each.keep_link() for each in sites), breakers.run())
     tasks = [asyncio.create_task(each) for each in background]
     try:
-        await asyncio.sleep(3.5)
+        await asyncio.sleep(2.5)
         ask = Ask("d", Capacity(Weight(LIMIT, 1_000_000)), "t", tokens=1)
         running: list[list[Grant]] = [[], [], []]
 
