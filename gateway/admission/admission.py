@@ -62,6 +62,8 @@ class Admission:
         self.replicas = 1
         self.alone = False
         """The last trip found the site away."""
+        self.settling = True
+        """Sums at the site are not trusted yet: this replica gets no more than its share."""
         self._store = store
         self._settings = settings
         self._headroom = headroom
@@ -338,7 +340,7 @@ class Admission:
         return Replica(self._epoch, self._seq, self._known, self.replicas)
 
     def _heard(self, standing: Standing, sent_at: float) -> None:
-        self.alone = False
+        self.alone, self.settling = False, standing.settling
         self._known = True
         # While the registry settles, those not seen yet are there all the same: their share is not ours to give out.
         self.replicas = max(self.replicas, standing.replicas) if standing.settling else standing.replicas

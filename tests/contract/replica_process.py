@@ -2,14 +2,17 @@
 
 take N      N requests at once, without patience -> how many were granted
 release N   the oldest N
+churn S     requests of random length for S seconds -> [start, end] of each that was admitted, by the system's clock
 state       in use, replicas known, leases lost, whether it is alone
 """
 
 import asyncio
 import json
+import random
 import sys
+import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from gateway.admission import Admission, Ask, Capacity, Grant, LeaseSettings, Weight
 from gateway.admission.valkey_store import ValkeyAdmissionStore
@@ -21,6 +24,26 @@ async def commands() -> asyncio.StreamReader:
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     return reader
+
+
+async def churn(admission: Admission, ask: Ask, seconds: float) -> list[tuple[float, float]]:
+    """Times are taken inside the grant: admitted before the start, released after the end."""
+    ran: list[tuple[float, float]] = []
+    until = time.monotonic() + seconds
+
+    async def client() -> None:
+        while time.monotonic() < until:
+            answer = await admission.acquire(replace(ask, patience_s=random.choice((0.0, 0.1))))
+            if isinstance(answer, Grant):
+                started = time.monotonic()
+                await asyncio.sleep(random.random() / 20)
+                ran.append((started, time.monotonic()))
+                admission.release(answer)
+            else:
+                await asyncio.sleep(0.01)
+
+    await asyncio.gather(*(client() for _ in range(15)))
+    return ran
 
 
 async def main(port: int, limit: int) -> None:
@@ -44,12 +67,15 @@ async def main(port: int, limit: int) -> None:
                 for grant in running[: int(count)]:
                     admission.release(grant)
                 del running[: int(count)]
+            case ["churn", seconds]:
+                answer = await churn(admission, ask, float(seconds))
             case ["state"]:
                 answer = {
                     "in_use": admission.in_use("d").requests,
                     "replicas": admission.replicas,
                     "leases_lost": admission.leases_lost,
                     "alone": admission.alone,
+                    "settling": admission.settling,
                 }
             case ["leave"]:
                 await admission.leave()

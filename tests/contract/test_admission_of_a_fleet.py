@@ -168,6 +168,20 @@ async def test_a_waiter_is_served_when_another_replica_releases(
         assert time.monotonic() - started < 1.0
 
 
+async def test_headroom_of_others_is_called_back_faster_than_the_heartbeat(
+    shared_valkey: ValkeyServer, request: pytest.FixtureRequest
+) -> None:
+    slow_beat = LeaseSettings(settle_ms=200)
+    async with fleet(shared_valkey, request.node.name, count=2, settings=slow_beat) as replicas:
+        await replicas.take(0, 40, ask(HUNDRED))
+        replicas.release(0, 30)
+        held = await replicas.registered()
+        assert held.requests > 10, "some headroom, or this shows nothing"
+        started = time.monotonic()
+        assert await replicas.take(1, 80, ask(HUNDRED, patience_s=5.0)) == 80
+        assert time.monotonic() - started < 0.5, "a heartbeat is a second"
+
+
 async def test_patience_ends_the_wait_and_a_client_that_leaves_takes_its_place_along(
     shared_valkey: ValkeyServer, request: pytest.FixtureRequest
 ) -> None:
@@ -356,3 +370,12 @@ async def test_a_large_limit_is_lent_by_the_second_and_comes_back_at_shutdown(
         await admission.leave()
         [after] = await store.adjust(nothing)
         assert after - before >= 500 * UNITS, "what was left of the slice; a second refills a thousand"
+
+
+async def test_with_valkey_away_each_replica_gives_out_its_share_of_a_rate(own_valkey: ValkeyServer) -> None:
+    async with fleet(own_valkey, "rates", patience=Patience()) as replicas:
+        own_valkey.kill()
+        limited = ask(HUNDRED, charges=charges_for("key", 6, None, 10))
+        assert [await replicas.take(who, 4, limited) for who in (0, 1, 2)] == [2, 2, 2]
+        own_valkey.start()
+        await within(5.0, lambda: not any(replica.alone for replica in replicas.replicas))

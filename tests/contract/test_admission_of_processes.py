@@ -46,6 +46,10 @@ class ReplicaProcess:
     def answer(self) -> Any:
         return self._line()
 
+    @property
+    def gone(self) -> bool:
+        return self._process.poll() is not None
+
     def close(self) -> None:
         if self._process.poll() is None:
             self.signal(signal.SIGCONT)
@@ -62,14 +66,34 @@ class ReplicaProcess:
         return json.loads(line)
 
 
-@pytest.fixture
-def replicas(own_valkey: ValkeyServer) -> Iterator[list[ReplicaProcess]]:
-    started = [ReplicaProcess(own_valkey.port) for _ in range(3)]
-    wait_until(lambda: all(each.ask("state")["replicas"] == 3 for each in started), 10.0)
-    time.sleep(2.1)  # settled: sums are trusted
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[ValkeyServer]:
+    server = ValkeyServer().start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[list[ReplicaProcess]]:
+    started: list[ReplicaProcess] = []
     yield started
     for each in started:
         each.close()
+
+
+@pytest.fixture
+def replicas(valkey: ValkeyServer, processes: list[ReplicaProcess]) -> list[ReplicaProcess]:
+    """Three that live, hold nothing, know of each other and trust the sums."""
+    for each in [each for each in processes if each.gone]:
+        each.close()
+        processes.remove(each)
+    while len(processes) < 3:
+        processes.append(ReplicaProcess(valkey.port))
+    for each in processes:
+        each.ask("release 1000")
+    wait_until(lambda: all(each.ask("state")["replicas"] == 3 for each in processes), 10.0)
+    wait_until(lambda: not any(each.ask("state")["settling"] for each in processes), 10.0)
+    return list(processes)
 
 
 def wait_until(happened: Callable[[], bool], seconds: float) -> float:
@@ -90,25 +114,18 @@ def take_all(replica: ReplicaProcess) -> int:
 
 
 @pytest.mark.slow
-def test_a_killed_replica_gives_its_capacity_back_within_five_seconds(replicas: list[ReplicaProcess]) -> None:
-    killed, other, third = replicas
-    held = take_all(killed)
-    assert held == LIMIT
-    assert other.ask("take 1") == third.ask("take 1") == 0
-    killed.signal(signal.SIGKILL)
-    died_at = time.monotonic()
-    taken = [0, 0]
-
-    def all_back() -> bool:
-        taken[0] += other.ask("take 4")
-        taken[1] += third.ask("take 4")
-        assert sum(taken) <= LIMIT
-        return sum(taken) == LIMIT
-
-    wait_until(all_back, BACK_WITHIN_S)
-    print(f"capacity back {time.monotonic() - died_at:.2f} s after kill -9")
-    other.ask("leave")
-    assert take_all(third) == taken[0], "who leaves gives back at once"
+def test_three_processes_under_load_never_run_more_than_the_limit(replicas: list[ReplicaProcess]) -> None:
+    for each in replicas:
+        each.send("churn 2.0")
+    ran = [interval for each in replicas for interval in each.answer()]
+    changes = sorted([(start, 1) for start, _ in ran] + [(end, -1) for _, end in ran])
+    running = most = 0
+    for _, change in changes:
+        running += change
+        most = max(most, running)
+    assert LIMIT // 2 < most <= LIMIT, "forty-five clients at twenty places"
+    assert [each.ask("state")["in_use"] for each in replicas] == [0, 0, 0]
+    print(f"{len(ran)} requests, at most {most} of {LIMIT} at once")
 
 
 @pytest.mark.slow
@@ -131,3 +148,25 @@ def test_a_paused_replica_comes_back_with_its_true_load_and_admits_nothing_until
     other.ask("release 2")
     wait_until(lambda: paused.ask("take 1") == 1, 2.0)
     assert other.ask("take 5") <= 1
+
+
+@pytest.mark.slow
+def test_a_killed_replica_gives_its_capacity_back_within_five_seconds(replicas: list[ReplicaProcess]) -> None:
+    killed, other, third = replicas
+    held = take_all(killed)
+    assert held == LIMIT
+    assert other.ask("take 1") == third.ask("take 1") == 0
+    killed.signal(signal.SIGKILL)
+    died_at = time.monotonic()
+    taken = [0, 0]
+
+    def all_back() -> bool:
+        taken[0] += other.ask("take 4")
+        taken[1] += third.ask("take 4")
+        assert sum(taken) <= LIMIT
+        return sum(taken) == LIMIT
+
+    wait_until(all_back, BACK_WITHIN_S)
+    print(f"capacity back {time.monotonic() - died_at:.2f} s after kill -9")
+    other.ask("leave")
+    assert take_all(third) == taken[0], "who leaves gives back at once"
