@@ -142,6 +142,14 @@ async def close_again(store: BreakerStore, clock: Clock) -> int:
     return answer.snapshot.epoch
 
 
+async def test_failures_from_before_an_opening_do_not_open_it_again_after_it_closed(
+    store: BreakerStore, clock: Clock
+) -> None:
+    epoch = await close_again(store, clock)
+    answer = await store.report(failures(50, epoch=0), MIDDLE)
+    assert (answer.counted, answer.snapshot.state, answer.snapshot.epoch) == (False, State.CLOSED, epoch)
+
+
 async def test_while_ramping_two_failures_trip(store: BreakerStore, clock: Clock) -> None:
     epoch = await close_again(store, clock)
     assert (await store.report(failures(1, epoch), MIDDLE)).snapshot.state is State.CLOSED
