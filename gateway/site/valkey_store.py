@@ -122,11 +122,13 @@ class SiteValkey:
         back, it is made anew.
         """
         while True:
+            _raise_if_cancelled()
             generation = self.link.generation
             pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
             try:
                 await pubsub.subscribe(*channels)
                 while self.link.generation == generation:
+                    _raise_if_cancelled()
                     message = await pubsub.get_message(timeout=SUBSCRIBE_WAIT_S)
                     if message is not None and message["type"] == "message":
                         on_message(message["channel"].decode(), message["data"].decode())
@@ -220,3 +222,11 @@ class SiteValkey:
         if not task.cancelled():
             # Looked at here: the caller may have fallen back already, and nobody else would.
             task.exception()
+
+
+def _raise_if_cancelled() -> None:
+    """On Python 3.11 `asyncio.wait_for`, which the client library sends with, may swallow a cancellation that comes as
+    it finishes; a listener would then outlive its process's shutdown."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

@@ -20,7 +20,8 @@ from gateway.site.valkey_store import SiteAddress, SiteValkey
 from tests.contract.conftest import CALM
 from tests.valkey_server import ValkeyServer
 
-QUICK = LeaseSettings(heartbeat_ms=100, ttl_ms=1_500, gap_ms=800, settle_ms=300)
+QUICK = LeaseSettings(heartbeat_ms=100, ttl_ms=4_000, gap_ms=3_000, settle_ms=300)
+"""Quick to settle; patient enough for a machine on which this process may not run for a second or two."""
 TEN = Capacity(Weight(10, 1_000_000))
 HUNDRED = Capacity(Weight(100, 1_000_000))
 BUSY_MACHINE_S = 0.15
@@ -38,6 +39,10 @@ class Fleet:
     def started(self) -> None:
         self.running += 1
         self.most = max(self.most, self.running)
+
+    async def fill(self, who: int, count: int) -> None:
+        """Also on a machine so busy that a trip is lost here and there."""
+        assert await self.take(who, count, ask(patience_s=10.0)) == count
 
     async def take(self, who: int, count: int, ask: Ask) -> int:
         answers = await asyncio.gather(*(self.replicas[who].acquire(ask) for _ in range(count)))
@@ -276,14 +281,17 @@ async def test_a_paused_valkey_costs_a_request_at_most_its_budget_and_each_repli
         own_valkey.resume()
         await within(5.0, lambda: not any(replica.alone for replica in replicas.replicas))
         await asyncio.sleep(QUICK.settle_ms / 1000 + 0.2)
-        assert sum([await replicas.take(who, 10, ask()) for who in (0, 1, 2)]) == 1, "nine of ten are in use"
+        took, started = 0, time.monotonic()
+        while took == 0 and time.monotonic() - started < 5.0:
+            took = sum([await replicas.take(who, 10, ask()) for who in (0, 1, 2)])
+        assert took == 1, "nine of ten are in use"
 
 
 async def test_a_valkey_that_restarts_empty_does_not_let_anybody_in_twice(own_valkey: ValkeyServer) -> None:
     settling = replace(QUICK, settle_ms=LeaseSettings().settle_ms)
     async with fleet(own_valkey, "killed", patience=Patience(), settings=settling) as replicas:
-        assert await replicas.take(0, 6, ask()) == 6
-        assert await replicas.take(1, 3, ask()) == 3
+        await replicas.fill(0, 6)
+        await replicas.fill(1, 3)
         own_valkey.kill()
         await within(5.0, lambda: all(replica.alone for replica in replicas.replicas))
         assert await replicas.take(0, 2, ask()) == 0, "more than its share already"
@@ -303,10 +311,9 @@ async def test_a_full_valkey_goes_on_admitting(own_valkey: ValkeyServer) -> None
     async with fleet(own_valkey, "full") as replicas:
         with own_valkey.client() as client:
             client.config_set("maxmemory", "1")
-        assert await replicas.take(0, 10, ask()) == 10
+        await replicas.fill(0, 10)
         replicas.release(0, 10)
-        await asyncio.sleep(0.3)
-        assert await replicas.take(1, 10, ask()) == 10
+        await replicas.fill(1, 10)
         assert not any(replica.alone for replica in replicas.replicas)
 
 

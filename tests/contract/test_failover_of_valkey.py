@@ -78,7 +78,7 @@ async def test_after_a_failover_leases_breakers_and_limits_hold(failing_over: Si
             running[who] += granted
             return len(granted)
 
-        assert [await take(who, 4, patience_s=2.0) for who in (0, 1, 2)] == [4, 4, 4]
+        assert [await take(who, 4, patience_s=10.0) for who in (0, 1, 2)] == [4, 4, 4]
         for _ in range(5):
             breakers.report(breakers.permit("d", ["d", "e"]), Ending.CONNECT_FAILED)
         await asyncio.sleep(0.5)
@@ -86,17 +86,20 @@ async def test_after_a_failover_leases_breakers_and_limits_hold(failing_over: Si
         started = time.monotonic()
         longest = 0.0
         # All twelve run on; the shares are four each, so nobody may get one more, before, during or after.
-        while time.monotonic() - started < 5.0:
+        while time.monotonic() - started < 2.0 or any(replica.alone for replica in replicas):
+            assert time.monotonic() - started < 30.0, "not back on the new primary"
             asked = time.monotonic()
             assert [await take(who, 1) for who in (0, 1, 2)] == [0, 0, 0]
             longest = max(longest, time.monotonic() - asked)
             await asyncio.sleep(0.05)
-        assert not any(replica.alone for replica in replicas), "back on the new primary"
+        back_s = time.monotonic() - started
         assert breakers.board.states("d")["d"] is State.OPEN
         replicas[0].release(running[0].pop())
         await asyncio.sleep(1.5)
         assert await take(1, 2, patience_s=0.5) == 1
-        print(f"slowest round of three asks {longest * 1000:.0f} ms")
+        print(
+            f"all back {back_s:.1f} s after kill -9 of the primary; slowest round of three asks {longest * 1000:.0f} ms"
+        )
     finally:
         for task in tasks:
             task.cancel()

@@ -84,7 +84,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         assert snapshot.closed_for_ms >= 0
 
 
-AnyInterleaving.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+AnyInterleaving.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 TestAnyInterleaving = AnyInterleaving.TestCase
 
 
