@@ -45,7 +45,7 @@ WORTH_RETRYING_S = 20.0
 """A client's automatic retry should not sit on a connection for longer than this; its own code should decide."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Refused(Exception):
     outcome: Outcome
     retry_after_s: float

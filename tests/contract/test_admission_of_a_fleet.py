@@ -24,7 +24,7 @@ QUICK = LeaseSettings(heartbeat_ms=100, ttl_ms=4_000, gap_ms=3_000, settle_ms=30
 """Quick to settle; patient enough for a machine on which this process may not run for a second or two."""
 TEN = Capacity(Weight(10, 1_000_000))
 HUNDRED = Capacity(Weight(100, 1_000_000))
-BUSY_MACHINE_S = 0.15
+BUSY_MACHINE_S = 0.3
 """What a crowded test machine may add to a measured wait before we call it broken."""
 
 
@@ -184,7 +184,7 @@ async def test_headroom_of_others_is_called_back_faster_than_the_heartbeat(
         assert held.requests > 10, "some headroom, or this shows nothing"
         started = time.monotonic()
         assert await replicas.take(1, 80, ask(HUNDRED, patience_s=5.0)) == 80
-        assert time.monotonic() - started < 0.5, "a heartbeat is a second"
+        assert time.monotonic() - started < 0.9, "a heartbeat is a second"
 
 
 async def test_patience_ends_the_wait_and_a_client_that_leaves_takes_its_place_along(
