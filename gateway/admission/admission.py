@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from gateway.admission import policy
-from gateway.admission.desk import Ask, Desk, Pending
+from gateway.admission.desk import BATCH_SUFFIX, Ask, Desk, Pending
 from gateway.admission.ledger import Grant, Ledger, most_headroom
 from gateway.admission.line import Waiter
 from gateway.admission.outcomes import Outcome, Refused, limit_refusal, refusal
@@ -364,7 +364,9 @@ class Admission:
             self._bound(deployment, desk)
 
     def _trim(self, deployment: str, desk: Desk, account: str | None = None) -> None:
-        if self._ledger.trim(deployment, desk.most, account):
+        # Batch keeps nothing it does not use: what it releases is for others to take first.
+        keeps_nothing = account is not None and account.endswith(BATCH_SUFFIX)
+        if self._ledger.trim(deployment, NOTHING if keeps_nothing else desk.most, account):
             desk.untold = True
             if desk.scarce:
                 self._tell.set()

@@ -11,6 +11,9 @@ from gateway.ratelimit.core import Charge
 from gateway.ratelimit.slices import Taken
 from gateway.site.trip_budget import TripBudget
 
+BATCH_SUFFIX = "/batch"
+"""Batch has an account of its own beside its tenant's: it must not use up the tenant's floor."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -32,8 +35,7 @@ class Ask:
 
     @property
     def account(self) -> str:
-        """Batch has an account of its own: it must not use up its tenant's floor."""
-        return f"{self.tenant}/batch" if self.kind is Kind.BATCH else self.tenant
+        return self.tenant + BATCH_SUFFIX if self.kind is Kind.BATCH else self.tenant
 
 
 @dataclass(slots=True, eq=False)

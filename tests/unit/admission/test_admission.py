@@ -2,11 +2,21 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
-from gateway.admission import Admission, Ask, Capacity, Grant, LeaseSettings, MemoryAdmissionStore, Refused, Weight
+from gateway.admission import (
+    Admission,
+    Ask,
+    Capacity,
+    Grant,
+    Kind,
+    LeaseSettings,
+    MemoryAdmissionStore,
+    Refused,
+    Weight,
+)
 from gateway.admission.outcomes import Outcome
 from gateway.admission.store import Replica, Standing, StoreAnswer, StoreAsk
 from gateway.ratelimit import charges_for
@@ -171,3 +181,11 @@ async def test_a_draining_replica_refuses_and_lets_what_runs_finish(admission: A
     await admission.leave()
     assert store.registry.used("d") == {}
     assert admission.in_use("d") == Weight()
+
+
+async def test_batch_keeps_nothing_it_does_not_use(admission: Admission, store: Store) -> None:
+    batch = replace(ASK, kind=Kind.BATCH)
+    for grant in await take(admission, 20, batch):
+        admission.release(grant)
+    await admission._beat(["d"])
+    assert store.registry.used("d") == {}
