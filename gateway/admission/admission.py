@@ -98,11 +98,12 @@ class Admission:
         return await self._ask_in_line(desk, ask, weight, taken, now)
 
     def correct(self, grant: Grant, tokens: int) -> None:
-        """The true uncached tokens, when the first token tells."""
+        """The true uncached tokens, when the first token tells. Nothing once the grant is released."""
+        if grant.released:
+            return
         desk = self._desks[grant.deployment]
-        if self._ledger.correct(
-            grant, policy.clamped(desk.capacity, grant.account, Kind.INTERACTIVE, Weight(1, tokens)).tokens
-        ):
+        counted = policy.clamped(desk.capacity, grant.account, Kind.INTERACTIVE, Weight(1, tokens))
+        if self._ledger.correct(grant, counted.tokens):
             desk.untold = True
             self._tell.set()
         self._trim(grant.deployment, desk, grant.account)

@@ -189,3 +189,13 @@ async def test_batch_keeps_nothing_it_does_not_use(admission: Admission, store: 
         admission.release(grant)
     await admission._beat(["d"])
     assert store.registry.used("d") == {}
+
+
+async def test_a_first_token_that_comes_after_the_release_changes_nothing(admission: Admission, clock: Clock) -> None:
+    [grant] = await take(admission, 1)
+    admission.release(grant)
+    for _ in range(3):
+        admission._ledger.start_beat()
+        admission._ledger.trim("d", Weight())
+    admission.correct(grant, 5_000)
+    assert admission.in_use("d") == Weight()
