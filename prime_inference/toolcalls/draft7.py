@@ -1,0 +1,140 @@
+"""JSON Schema Draft 7 as OpenRouter's counter applies it.
+
+Its validator (`@cfworker/json-schema`, draft "7") differs from the letter of Draft 7 in three ways that matter here: it
+asserts `format`; it also applies the later keywords `prefixItems`, `dependentRequired`, `dependentSchemas` and
+`unevaluatedProperties`; and it reads patterns as ECMA-262. Beside a `$ref` every other keyword is ignored, as Draft 7 says.
+A schema that cannot be compiled counts every call as valid, so `validator` gives None for one.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from jsonschema import Draft7Validator, Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend
+
+from prime_inference.toolcalls.formats import FORMATS
+from prime_inference.toolcalls.regexes import UnreadablePattern, to_python
+from prime_inference.toolcalls.subschemas import Schema, every_subschema, resolve
+
+MOST_MISMATCHES = 3
+"""Reported for one call: enough to see what is wrong, bounded since a wide anyOf reports every branch."""
+
+Errors = Iterator[ValidationError]
+
+
+def _pattern(_: Validator, pattern: str, instance: Any, __: Any) -> Errors:
+    if isinstance(instance, str) and to_python(pattern).search(instance) is None:
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _pattern_properties(validator: Validator, patterns: dict[str, Any], instance: Any, _: Any) -> Errors:
+    if not isinstance(instance, dict):
+        return
+    for pattern, subschema in patterns.items():
+        expression = to_python(pattern)
+        for name, value in instance.items():
+            if expression.search(name):
+                yield from validator.descend(value, subschema, path=name, schema_path=pattern)  # type: ignore[attr-defined]
+
+
+def _additional_properties(validator: Validator, allowed: Schema, instance: Any, schema: Any) -> Errors:
+    if not isinstance(instance, dict):
+        return
+    patterns = [to_python(pattern) for pattern in schema.get("patternProperties", {})]
+    for name, value in instance.items():
+        if name in schema.get("properties", {}) or any(pattern.search(name) for pattern in patterns):
+            continue
+        if allowed is False:
+            yield ValidationError(f"property {name!r} is not declared")
+        else:
+            yield from validator.descend(value, allowed, path=name)  # type: ignore[attr-defined]
+
+
+def _items(validator: Validator, items: Any, instance: Any, schema: Any) -> Errors:
+    if not isinstance(instance, list):
+        return
+    if isinstance(items, list):
+        pairs = enumerate(zip(instance, items, strict=False))
+        for index, (value, subschema) in pairs:
+            yield from validator.descend(value, subschema, path=index, schema_path=index)  # type: ignore[attr-defined]
+        return
+    start = len(schema.get("prefixItems", ()))
+    for index, value in enumerate(instance[start:], start):
+        yield from validator.descend(value, items, path=index)  # type: ignore[attr-defined]
+
+
+def _format(_: Validator, name: str, instance: Any, __: Any) -> Errors:
+    check = FORMATS.get(name)
+    if check is not None and isinstance(instance, str) and not check(instance):
+        yield ValidationError(f"{instance!r} is not a {name}")
+
+
+_LATER = ("prefixItems", "dependentRequired", "dependentSchemas", "unevaluatedProperties")
+CountedValidator = extend(
+    Draft7Validator,
+    {
+        **{keyword: Draft202012Validator.VALIDATORS[keyword] for keyword in _LATER},
+        "additionalProperties": _additional_properties,
+        "format": _format,
+        "items": _items,
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+    },
+)
+_TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
+
+
+def validator(schema: object) -> Validator | None:
+    """A validator for the schema, or None when the schema cannot be compiled (a reference that leads nowhere, ...)."""
+    if not isinstance(schema, dict | bool):
+        return None
+    for part in every_subschema(schema):
+        if not _compiles(part, schema):
+            return None
+    return CountedValidator(schema)
+
+
+def _compiles(part: dict[str, Any], root: Schema) -> bool:
+    reference = part.get("$ref")
+    if reference is not None and (not isinstance(reference, str) or resolve(root, reference) is None):
+        return False
+    types = part.get("type", [])
+    if not all(isinstance(name, str) and name in _TYPES for name in (types if isinstance(types, list) else [types])):
+        return False
+    for keyword, kinds in _SHAPES.items():
+        if keyword in part and not isinstance(part[keyword], kinds):
+            return False
+    patterns = [part["pattern"]] if "pattern" in part else []
+    return all(_readable(pattern) for pattern in [*patterns, *part.get("patternProperties", ())])
+
+
+_SHAPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("allOf", "anyOf", "oneOf", "enum", "required", "prefixItems"), list),
+    **dict.fromkeys(("properties", "patternProperties"), dict),
+    **dict.fromkeys(("pattern", "format"), str),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), (int, float)),
+}
+
+
+def _readable(pattern: object) -> bool:
+    try:
+        return isinstance(pattern, str) and to_python(pattern) is not None
+    except UnreadablePattern:
+        return False
+
+
+def is_valid(checker: Validator, schema: Schema, value: Any) -> bool:
+    """Whether `value` fits `schema`, a part of the document that `checker` was made for."""
+    return bool(checker.evolve(schema=schema).is_valid(value))
+
+
+def mismatches(checker: Validator, value: Any) -> list[str]:
+    """What is wrong, each as `/path: reason`; empty when the value is valid."""
+    found: list[str] = []
+    for error in checker.iter_errors(value):
+        found.append("/" + "/".join(str(part) for part in error.absolute_path) + ": " + error.message)
+        if len(found) == MOST_MISMATCHES:
+            break
+    return found
