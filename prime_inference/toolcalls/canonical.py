@@ -1,8 +1,9 @@
 """A schema without references, allOf, oneOf or several types at once: the form that `combine` calculates with.
 
-Local references are inlined. Where one leads back to a schema that is being written out, the target is hoisted once into
-`$defs` and referred to, so that recursion stays exact. The properties of the arguments object start over: what they refer
-to is always inlined there, since xgrammar would share one rule between a raw GLM value and the same part inside JSON.
+Local references are inlined. Where one leads back to a schema that is being written out, the target is hoisted once
+into `$defs` and referred to, so that recursion stays exact. The properties of the arguments object start over: what
+they refer to is always inlined there, since xgrammar would share one rule between a raw GLM value and the same part
+inside JSON.
 """
 
 from enum import StrEnum
@@ -15,7 +16,8 @@ from prime_inference.toolcalls.findings import Effect, Finding
 from prime_inference.toolcalls.subschemas import Schema, escape, resolve
 
 MOST_NODES = 4096
-"""Schemas written out for one tool; Dynamo's builder stops at the same number. Past it, references are hoisted instead."""
+"""Schemas written out for one tool; Dynamo's builder stops at the same number. Past it, references are hoisted
+instead."""
 
 
 class Place(StrEnum):
@@ -227,7 +229,5 @@ def _with_type_of(parent: dict[str, Any], branch: Schema) -> Schema:
     return {"type": parent["type"], **branch}
 
 
-_OWN_BOUNDS = frozenset(
-    keyword for name in ("string", "number") for keyword in _KEYWORDS[name]
-)
+_OWN_BOUNDS = frozenset(keyword for name in ("string", "number") for keyword in _KEYWORDS[name])
 """What besides its type can rule out an enum's value."""

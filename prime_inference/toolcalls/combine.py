@@ -29,7 +29,9 @@ def annotations(schema: Canonical) -> dict[str, Any]:
 
 
 def bare(schema: Canonical) -> Canonical:
-    return {key: value for key, value in schema.items() if key not in ANNOTATIONS} if isinstance(schema, dict) else schema
+    return (
+        {key: value for key, value in schema.items() if key not in ANNOTATIONS} if isinstance(schema, dict) else schema
+    )
 
 
 def annotated(schema: Canonical, notes: dict[str, Any]) -> Canonical:
@@ -54,16 +56,15 @@ def union(branches: list[Canonical]) -> Canonical:
 def intersect(left: Canonical, right: Canonical, report: Report) -> Canonical:
     if left is False or right is False:
         return False
-    assert isinstance(left, dict) and isinstance(right, dict)
+    assert isinstance(left, dict)
+    assert isinstance(right, dict)
     notes = {**annotations(right), **annotations(left)}
     return annotated(_intersect(left, right, report), notes)
 
 
 def _intersect(left: dict[str, Any], right: dict[str, Any], report: Report) -> Canonical:
-    if not bare(left):
-        return right
-    if not bare(right) or bare(left) == bare(right):
-        return left
+    if not bare(left) or not bare(right) or bare(left) == bare(right):
+        return left if bare(left) else right
     if "anyOf" in left or "anyOf" in right:
         lefts, rights = left.get("anyOf", [left]), right.get("anyOf", [right])
         if len(lefts) * len(rights) > MOST_BRANCHES:
@@ -165,18 +166,15 @@ def _arrays(left: dict[str, Any], right: dict[str, Any], result: dict[str, Any],
 
 def disjoint(branches: list[Canonical]) -> bool:
     """True only when no value fits two of them: then `oneOf` and `anyOf` say the same."""
-    singles = [
-        branch["anyOf"] if isinstance(branch, dict) and "anyOf" in branch else [branch] for branch in branches
-    ]
-    return all(
-        _apart(one, other) for left, right in combinations(singles, 2) for one in left for other in right
-    )
+    singles = [branch["anyOf"] if isinstance(branch, dict) and "anyOf" in branch else [branch] for branch in branches]
+    return all(_apart(one, other) for left, right in combinations(singles, 2) for one in left for other in right)
 
 
 def _apart(left: Canonical, right: Canonical) -> bool:
     if left is False or right is False:
         return True
-    assert isinstance(left, dict) and isinstance(right, dict)
+    assert isinstance(left, dict)
+    assert isinstance(right, dict)
     if "enum" in left or "enum" in right:
         values, other = (left["enum"], right) if "enum" in left else (right["enum"], left)
         return "$ref" not in other and not any(_fits(value, other) for value in values)

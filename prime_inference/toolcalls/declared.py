@@ -1,8 +1,8 @@
 """The tools of one request: read once, with all that typing, enforcing and judging need.
 
-`declare` is the door. A tool whose schema no grammar can stand for is refused (the gateway answers 400 with the message of
-`UnsupportedTool`), or, under `OnUnsupported.NAMES_ONLY`, kept with its name enforced and its arguments free; `Declared.degraded`
-lists those, for the counter.
+`declare` is the door. A tool whose schema no grammar can stand for is refused (the gateway answers 400 with the
+message of `UnsupportedTool`), or, under `OnUnsupported.NAMES_ONLY`, kept with its name enforced and its arguments
+free; `Declared.degraded` lists those, for the counter.
 """
 
 import json
@@ -12,10 +12,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from jsonschema.protocols import Validator
-
 from prime_inference.toolcalls.dialect import explicit
-from prime_inference.toolcalls.draft7 import is_valid, validator
+from prime_inference.toolcalls.draft7 import Validator, is_valid, validator
 from prime_inference.toolcalls.errors import ToolError, Unreadable, UnsupportedTool
 from prime_inference.toolcalls.findings import Finding
 from prime_inference.toolcalls.glm import MARKERS

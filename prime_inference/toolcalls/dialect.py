@@ -1,8 +1,9 @@
 """Other dialects' words said in JSON Schema's own: the schema as its author means it.
 
-Function-calling data and OpenAPI 3.0 write `"type": "dict"`, `nullable: true` or `exclusiveMinimum: true`. Draft 7 has no
-such words, so a validator either rejects every call or checks less than the author asked for. `explicit` rewrites them
-without changing what is meant; what has no meaning at all (properties as a list, an unknown type) raises `Unreadable`.
+Function-calling data and OpenAPI 3.0 write `"type": "dict"`, `nullable: true` or `exclusiveMinimum: true`. Draft 7
+has no such words, so a validator either rejects every call or checks less than the author asked for. `explicit`
+rewrites them without changing what is meant; what has no meaning at all (properties as a list, an unknown type)
+raises `Unreadable`.
 """
 
 from typing import Any

@@ -1,18 +1,17 @@
 """JSON Schema Draft 7 as OpenRouter's counter applies it.
 
-Its validator (`@cfworker/json-schema`, draft "7") differs from the letter of Draft 7 in three ways that matter here: it
-asserts `format`; it also applies the later keywords `prefixItems`, `dependentRequired`, `dependentSchemas` and
-`unevaluatedProperties`; and it reads patterns as ECMA-262. Beside a `$ref` every other keyword is ignored, as Draft 7 says.
-A schema that cannot be compiled counts every call as valid, so `validator` gives None for one.
+Its validator (`@cfworker/json-schema`, draft "7") differs from the letter of Draft 7 in three ways that matter
+here: it asserts `format`; it also applies the later keywords `prefixItems`, `dependentRequired`, `dependentSchemas`
+and `unevaluatedProperties`; and it reads patterns as ECMA-262. Beside a `$ref` every other keyword is ignored, as
+Draft 7 says. A schema that cannot be compiled counts every call as valid, so `validator` gives None for one.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
-from jsonschema import Draft7Validator, Draft202012Validator
-from jsonschema.exceptions import ValidationError
-from jsonschema.protocols import Validator
-from jsonschema.validators import extend
+from jsonschema import Draft7Validator, Draft202012Validator  # type: ignore[import-untyped, unused-ignore]
+from jsonschema.exceptions import ValidationError  # type: ignore[import-untyped, unused-ignore]
+from jsonschema.validators import extend  # type: ignore[import-untyped, unused-ignore]
 
 from prime_inference.toolcalls.formats import FORMATS
 from prime_inference.toolcalls.regexes import UnreadablePattern, to_python
@@ -22,6 +21,8 @@ MOST_MISMATCHES = 3
 """Reported for one call: enough to see what is wrong, bounded since a wide anyOf reports every branch."""
 
 Errors = Iterator[ValidationError]
+Validator = Any
+"""jsonschema ships no types; its validator objects stay behind the functions of this module."""
 
 
 def _pattern(_: Validator, pattern: str, instance: Any, __: Any) -> Errors:
@@ -36,7 +37,7 @@ def _pattern_properties(validator: Validator, patterns: dict[str, Any], instance
         expression = to_python(pattern)
         for name, value in instance.items():
             if expression.search(name):
-                yield from validator.descend(value, subschema, path=name, schema_path=pattern)  # type: ignore[attr-defined]
+                yield from validator.descend(value, subschema, path=name, schema_path=pattern)
 
 
 def _additional_properties(validator: Validator, allowed: Schema, instance: Any, schema: Any) -> Errors:
@@ -49,7 +50,7 @@ def _additional_properties(validator: Validator, allowed: Schema, instance: Any,
         if allowed is False:
             yield ValidationError(f"property {name!r} is not declared")
         else:
-            yield from validator.descend(value, allowed, path=name)  # type: ignore[attr-defined]
+            yield from validator.descend(value, allowed, path=name)
 
 
 def _items(validator: Validator, items: Any, instance: Any, schema: Any) -> Errors:
@@ -58,11 +59,11 @@ def _items(validator: Validator, items: Any, instance: Any, schema: Any) -> Erro
     if isinstance(items, list):
         pairs = enumerate(zip(instance, items, strict=False))
         for index, (value, subschema) in pairs:
-            yield from validator.descend(value, subschema, path=index, schema_path=index)  # type: ignore[attr-defined]
+            yield from validator.descend(value, subschema, path=index, schema_path=index)
         return
     start = len(schema.get("prefixItems", ()))
     for index, value in enumerate(instance[start:], start):
-        yield from validator.descend(value, items, path=index)  # type: ignore[attr-defined]
+        yield from validator.descend(value, items, path=index)
 
 
 def _format(_: Validator, name: str, instance: Any, __: Any) -> Errors:

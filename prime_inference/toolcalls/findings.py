@@ -1,4 +1,5 @@
-"""What a grammar does not hold as the schema says it. Nothing here is lost: the final judge uses the client's own schema."""
+"""What a grammar does not hold as the schema says it. Nothing here is lost: the final judge uses the client's own
+schema."""
 
 from dataclasses import dataclass
 from enum import StrEnum

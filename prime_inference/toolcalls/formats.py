@@ -1,4 +1,5 @@
-"""The string formats that a Draft 7 validator asserts, after the RFCs they name. A format not listed here asserts nothing."""
+"""The string formats that a Draft 7 validator asserts, after the RFCs they name. A format not listed here asserts
+nothing."""
 
 import re
 from collections.abc import Callable

@@ -3,9 +3,10 @@
     compact (4.7, 5.x)   <tool_call>NAME<arg_key>K</arg_key><arg_value>V</arg_value></tool_call>
     lines (4.5, 4.6)     <tool_call>NAME\\n<arg_key>K</arg_key>\\n<arg_value>V</arg_value>\\n</tool_call>
 
-A marker inside a value is the same token as a structural one, so that only position tells them apart: a value ends at the
-first `</arg_value>` after which, white space aside, a `<arg_key>` or a `</tool_call>` stands; every other marker in it is
-data. Nothing is unescaped and nothing is guessed: what does not follow the form is a `Broken` call, with its text.
+A marker inside a value is the same token as a structural one, so that only position tells them apart: a value ends
+at the first `</arg_value>` after which, white space aside, a `<arg_key>` or a `</tool_call>` stands; every other
+marker in it is data. Nothing is unescaped and nothing is guessed: what does not follow the form is a `Broken` call,
+with its text.
 """
 
 from collections.abc import Mapping
@@ -92,8 +93,9 @@ class _At(StrEnum):
 class Decoder:
     """Model text in, in pieces of any size; text and complete calls out, in order, as soon as they are certain.
 
-    Text is passed on at once, but for what may still become a marker. White space around calls belongs to the form and is
-    dropped. A call comes out whole, when its end has been read: a call that is cut off must not reach a client in part.
+    Text is passed on at once, but for what may still become a marker. White space around calls belongs to the form
+    and is dropped. A call comes out whole, when its end has been read: a call that is cut off must not reach a
+    client in part.
     """
 
     def __init__(self, tools: Mapping[str, Typing]) -> None:
@@ -122,7 +124,8 @@ class Decoder:
         return self._take()
 
     def finish(self, natural: bool) -> list[Event]:
-        """The text is over. `natural`: the model ended it, so that a call which lacks nothing but its end is complete."""
+        """The text is over. `natural`: the model ended it, so that a call which lacks nothing but its end is
+        complete."""
         if self._at is _At.TEXT:
             self._emit_text(self._buffer)
             if self._blank and not self._had_call:
@@ -146,21 +149,16 @@ class Decoder:
     # ── one step: True when it got further ───────────────────────────────────────────────────────────────────
 
     def _step(self) -> bool:
-        match self._at:
-            case _At.TEXT:
-                return self._text()
-            case _At.NAME:
-                return self._take_name()
-            case _At.KEY:
-                return self._take_key()
-            case _At.GAP:
-                return self._expect({VALUE: _At.VALUE})
-            case _At.VALUE:
-                return self._take_value()
-            case _At.NEXT:
-                return self._expect({KEY: _At.KEY, CALL_END: _At.TEXT})
-            case _At.BROKEN:
-                return self._skip_broken()
+        steps = {
+            _At.TEXT: self._text,
+            _At.NAME: self._take_name,
+            _At.KEY: self._take_key,
+            _At.GAP: lambda: self._expect({VALUE: _At.VALUE}),
+            _At.VALUE: self._take_value,
+            _At.NEXT: lambda: self._expect({KEY: _At.KEY, CALL_END: _At.TEXT}),
+            _At.BROKEN: self._skip_broken,
+        }
+        return steps[self._at]()
 
     def _consume(self, length: int) -> str:
         taken, self._buffer = self._buffer[:length], self._buffer[length:]
@@ -274,7 +272,8 @@ class Decoder:
     def _end_call(self) -> None:
         tool = self._tools.get(self._name)
         parts = [
-            f"{spell(key)}: {read_value(text, tool.argument(key)) if tool else _untyped(text)}" for key, text in self._pairs
+            f"{spell(key)}: {read_value(text, tool.argument(key)) if tool else _untyped(text)}"
+            for key, text in self._pairs
         ]
         self._events.append(Call(self._name, "{" + ", ".join(parts) + "}"))
         self._after_call()

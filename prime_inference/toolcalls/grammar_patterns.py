@@ -1,12 +1,12 @@
 """A JSON Schema pattern told to xgrammar's regular expressions.
 
-xgrammar reads every pattern as a full match, ignores an anchor inside it, and cannot look around. It copies the characters
-of a pattern into the grammar as they are, which has two consequences:
+xgrammar reads every pattern as a full match, ignores an anchor inside it, and cannot look around. It copies the
+characters of a pattern into the grammar as they are, which has two consequences:
 
-- Inside JSON text a quote, a backslash or a control character must be spelled as its escape, or the grammar would make the
-  model write broken JSON.
-- In a raw GLM value nothing marks the end but `</arg_value>`. An atom that can spell it would let the value run on through
-  the end of its call, and with it any text, undeclared names included. Such atoms lose `<`.
+- Inside JSON text a quote, a backslash or a control character must be spelled as its escape, or the grammar would
+  make the model write broken JSON.
+- In a raw GLM value nothing marks the end but `</arg_value>`. An atom that can spell it would let the value run on
+  through the end of its call, and with it any text, undeclared names included. Such atoms lose `<`.
 """
 
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ _CLASS_SYNTAX = "\\]^-["
 _SURROGATES: Ranges = ((0xD800, 0xDFFF),)
 _ASCII: Ranges = ((0, 127),)
 _EXOTIC_SPACES: Ranges = minus(character_ranges(tokens(r"[\s\u2028\u2029]")[0]) or (), _ASCII)
-"""Spaces beyond ASCII. xgrammar 0.2.7 dies of a complemented class that lists them all ("bitset::set"), so that `\\S` and
-`.` let them through; the judge does not."""
+"""Spaces beyond ASCII. xgrammar 0.2.7 dies of a complemented class that lists them all ("bitset::set"), so that
+`\\S` and `.` let them through; the judge does not."""
 _UNENFORCEABLE = {
     Atom.LOOK: "looks around",
     Atom.BOUNDARY: "uses a word boundary",
@@ -82,7 +82,8 @@ def to_grammar(pattern: str, raw: bool) -> GrammarPattern:
 
 
 def with_lengths(pattern: str, shortest: int, longest: int | None) -> str | None:
-    """`pattern` with the length bounds inside, when it is one repeated character: `^[a-z]+$` and 2..5 -> `^[a-z]{2,5}$`.
+    """`pattern` with the length bounds inside, when it is one repeated character: `^[a-z]+$` and 2..5 ->
+    `^[a-z]{2,5}$`.
 
     xgrammar ignores minLength and maxLength beside a pattern. None when the pattern has another form.
     """
@@ -146,9 +147,7 @@ def _spell(ranges: Ranges) -> str:
 
 
 def _spell_ranges(ranges: Ranges) -> str:
-    return "".join(
-        _spell_one(low) if low == high else f"{_spell_one(low)}-{_spell_one(high)}" for low, high in ranges
-    )
+    return "".join(_spell_one(low) if low == high else f"{_spell_one(low)}-{_spell_one(high)}" for low, high in ranges)
 
 
 def _spell_one(code: int) -> str:

@@ -5,9 +5,9 @@ The GLM wire writes a string bare and everything else as JSON, without saying wh
 
 from typing import Any
 
+from prime_inference.toolcalls.regexes import UnreadablePattern, to_python
 from prime_inference.toolcalls.strict_json import NotJson, parse
 from prime_inference.toolcalls.subschemas import Schema, resolve
-from prime_inference.toolcalls.regexes import UnreadablePattern, to_python
 
 Kinds = frozenset[str]
 EVERY_KIND: Kinds = frozenset(("array", "boolean", "null", "number", "object", "string"))

@@ -1,9 +1,9 @@
 """A tool's parameters as a grammar can hold them, with a report of what it cannot.
 
-`normalise` takes the schema in JSON Schema's own words (`dialect.explicit`) and returns one that xgrammar 0.2.7 compiles and
-enforces as written. What each rewrite is for stands beside it; most answer a fault of xgrammar's that was seen, not read of
-(`docs/toolcalls.md` lists them). Two things are policy and not reported per schema: an object that declares properties
-and says nothing of others takes no others, and properties come in declared order.
+`normalise` takes the schema in JSON Schema's own words (`dialect.explicit`) and returns one that xgrammar 0.2.7
+compiles and enforces as written. What each rewrite is for stands beside it; most answer a fault of xgrammar's that
+was seen, not read of (`docs/toolcalls.md` lists them). Two things are policy and not reported per schema: an object
+that declares properties and says nothing of others takes no others, and properties come in declared order.
 """
 
 from dataclasses import dataclass
@@ -77,27 +77,27 @@ class _Finish:
         return {**notes, **(parts[0] if len(parts) == 1 else {"anyOf": parts})}
 
     def part(self, schema: Canonical, path: str, place: Place) -> dict[str, Any] | None:
-        if schema is False:
+        if not isinstance(schema, dict):
             return None
-        assert isinstance(schema, dict)
         if "anyOf" in schema:
-            notes = {key: value for key, value in schema.items() if key in ANNOTATIONS}
-            parts = [self.part(branch, path, place) for branch in schema["anyOf"]]
-            kept = [part for part in parts if part is not None]
-            if not kept:
-                return None
-            return {**notes, **kept[0]} if len(kept) == 1 else {**notes, "anyOf": kept}
-        match schema.get("type"):
-            case "string":
-                return self._string(dict(schema), path, place)
-            case "integer" | "number":
-                return self._number(dict(schema), path)
-            case "array":
-                return self._array(dict(schema), path, place)
-            case "object":
-                return self._object(dict(schema), path, place)
-            case _:
-                return dict(schema)
+            return self._alternatives(schema, path, place)
+        by_type = {
+            "string": self._string,
+            "integer": self._number,
+            "number": self._number,
+            "array": self._array,
+            "object": self._object,
+        }
+        finish = by_type.get(schema.get("type", ""))
+        return finish(dict(schema), path, place) if finish else dict(schema)
+
+    def _alternatives(self, schema: dict[str, Any], path: str, place: Place) -> dict[str, Any] | None:
+        notes = {key: value for key, value in schema.items() if key in ANNOTATIONS}
+        parts = [self.part(branch, path, place) for branch in schema["anyOf"]]
+        kept = [part for part in parts if part is not None]
+        if not kept:
+            return None
+        return {**notes, **(kept[0] if len(kept) == 1 else {"anyOf": kept})}
 
     # ── strings ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -136,7 +136,7 @@ class _Finish:
 
     # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _number(self, schema: dict[str, Any], path: str) -> dict[str, Any] | None:
+    def _number(self, schema: dict[str, Any], path: str, _: Place) -> dict[str, Any] | None:
         whole = schema["type"] == "integer"
         step = schema.get("multipleOf")
         if step is not None and not (whole and step == int(step) and step > 0):
@@ -165,7 +165,8 @@ class _Finish:
         # xgrammar takes an array without `items` for the empty array.
         items = self.part(schema.get("items", {}), f"{path}/items", Place.JSON)
         prefix = [
-            self.part(part, f"{path}/items/{index}", Place.JSON) for index, part in enumerate(schema.get("prefixItems", ()))
+            self.part(part, f"{path}/items/{index}", Place.JSON)
+            for index, part in enumerate(schema.get("prefixItems", ()))
         ]
         if None in prefix:
             prefix = prefix[: prefix.index(None)]
@@ -174,7 +175,9 @@ class _Finish:
             if shortest > len(prefix):
                 return None
             if not prefix:
-                schema = {key: value for key, value in schema.items() if key not in ("items", "prefixItems", "minItems")}
+                schema = {
+                    key: value for key, value in schema.items() if key not in ("items", "prefixItems", "minItems")
+                }
                 return {**schema, "items": {}, "maxItems": 0}
         schema["items"] = False if items is None else items
         if prefix:
@@ -244,7 +247,7 @@ class _Finish:
 
     def _named(self, names: object, path: str, place: Place) -> str | None:
         """One pattern for the property names, when that is all their schema says."""
-        if not isinstance(names, dict) or set(bare(names) or {}) - {"type", "pattern"} or "pattern" not in names:  # type: ignore[arg-type]
+        if not isinstance(names, dict) or "pattern" not in names or set(names) - {"type", "pattern", *ANNOTATIONS}:
             return None
         return to_grammar(names["pattern"], raw=place is Place.ARGUMENTS).text
 

@@ -1,10 +1,10 @@
 """ECMA-262 regular expressions, as JSON Schema means them, told to the two engines that do not speak them.
 
-`to_python` gives the pattern for Python's `re.search` with ECMA's meaning (ASCII `\\d` and `\\w`, `$` only at the end, no
-newline in `.`, `\\p{..}` spelled out). `to_grammar` gives the pattern for xgrammar, which reads every pattern as a full
-match, cannot look around, and ignores anchors in the middle. In a raw GLM value nothing marks the end but `</arg_value>`,
-so there a wide atom (`.`, `[^..]`, `\\S`) must not be able to spell that marker, or the grammar would let a value run on
-through the end of its call: it loses `<`.
+`to_python` gives the pattern for Python's `re.search` with ECMA's meaning (ASCII `\\d` and `\\w`, `$` only at the
+end, no newline in `.`, `\\p{..}` spelled out). `to_grammar` gives the pattern for xgrammar, which reads every
+pattern as a full match, cannot look around, and ignores anchors in the middle. In a raw GLM value nothing marks the
+end but `</arg_value>`, so there a wide atom (`.`, `[^..]`, `\\S`) must not be able to spell that marker, or the
+grammar would let a value run on through the end of its call: it loses `<`.
 """
 
 import re
@@ -208,7 +208,8 @@ def _class_ranges(token: Token) -> Ranges:
 @lru_cache(maxsize=64)
 def _category(name: str) -> Ranges:
     long_names = {"Letter": "L", "Mark": "M", "Number": "N", "Punctuation": "P", "Separator": "Z", "Symbol": "S"}
-    prefix = long_names.get(name.split("=")[-1], name.split("=")[-1])
+    short = name.rsplit("=", maxsplit=1)[-1]
+    prefix = long_names.get(short, short)
     if not re.fullmatch("[LMNPSZC][a-z]?", prefix):
         raise UnreadablePattern(f"the Unicode property {name!r} is not supported")
     return merged([(code, code) for code in range(LAST + 1) if unicodedata.category(chr(code)).startswith(prefix)])
@@ -227,7 +228,7 @@ def spell_class(ranges: Ranges) -> str:
     """A character class in the syntax that Python and xgrammar share (xgrammar never sees `\\U`, see `to_grammar`)."""
     if not ranges:
         return r"[^\s\S]"
-    if ranges[-1][1] == LAST and len(ranges) > 1 or ranges == ((0, LAST),):
+    if ranges[-1][1] == LAST and (len(ranges) > 1 or ranges[0][0] == 0):
         outside = complement(ranges)
         return f"[^{_spell_ranges(outside)}]" if outside else r"[\s\S]"
     return f"[{_spell_ranges(ranges)}]"
@@ -256,14 +257,8 @@ def _python(token: Token) -> str:
     ranges = character_ranges(token)
     if ranges is not None:
         return spell_class(ranges)
-    match token.atom:
-        case Atom.END:
-            return r"\Z"
-        case Atom.BOUNDARY:
-            return f"(?a:{token.text})"
-        case Atom.OPEN if token.text.startswith("(?<"):
-            return "(?P" + token.text[2:]
-        case Atom.BACKREFERENCE if token.text.startswith("\\k"):
-            return f"(?P={token.text[3:-1]})"
-        case _:
-            return token.text
+    if token.atom is Atom.OPEN and token.text.startswith("(?<"):
+        return "(?P" + token.text[2:]
+    if token.atom is Atom.BACKREFERENCE and token.text.startswith("\\k"):
+        return f"(?P={token.text[3:-1]})"
+    return {Atom.END: r"\Z", Atom.BOUNDARY: f"(?a:{token.text})"}.get(token.atom, token.text)

@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 LONGEST_EXACT_INTEGER = 400
-"""Digits. Past it an integer is read as a float (infinite, as in JavaScript), since Python refuses over 4,300 digits."""
+"""Digits. Past it an integer is read as a float (infinite, as in JavaScript), since Python refuses over 4,300
+digits."""
 
 
 class NotJson(ValueError):

@@ -1,8 +1,9 @@
 """The structural tag of a request: which texts the engine may write, as data. Nothing here needs xgrammar.
 
-A tag is JSON in xgrammar's `structural_tag` format, compiled by `compile_process` at the door and by the engine later. With
-reasoning parsed by the engine's own gate (vLLM's `--reasoning-parser`), the tag starts after the thinking; `Thinking.IN_TAG`
-is for an engine without that gate. Never both: the grammar would reject the `</think>` that the gate has consumed.
+A tag is JSON in xgrammar's `structural_tag` format, compiled by `compile_process` at the door and by the engine
+later. With reasoning parsed by the engine's own gate (vLLM's `--reasoning-parser`), the tag starts after the
+thinking; `Thinking.IN_TAG` is for an engine without that gate. Never both: the grammar would reject the `</think>`
+that the gate has consumed.
 """
 
 import hashlib

@@ -3,10 +3,11 @@
 Reading, by what the schema admits for the argument:
 
 - only strings: the text, byte for byte, whatever it looks like;
-- no strings: the text is JSON and is passed on as written (`5.0` stays `5.0`); if it is not JSON it becomes a JSON string
-  of the text, so that the verdict is a mismatch in a call that parses, not a broken call;
-- strings and others: the JSON reading where that value fits the schema, else the text. Where a string would be taken for
-  JSON, the model (and `spell_value`) writes it as a JSON string; quotes around any other text are part of the text.
+- no strings: the text is JSON and is passed on as written (`5.0` stays `5.0`); if it is not JSON it becomes a JSON
+  string of the text, so that the verdict is a mismatch in a call that parses, not a broken call;
+- strings and others: the JSON reading where that value fits the schema, else the text. Where a string would be
+  taken for JSON, the model (and `spell_value`) writes it as a JSON string; quotes around any other text are part of
+  the text.
 """
 
 from collections.abc import Callable

