@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from prime_inference.toolcalls.combine import Canonical, annotated, annotations, disjoint, intersect, union
+from prime_inference.toolcalls.conditions import NOT_ENFORCED, apply_conditions, exclusive, exclusive_ranges
 from prime_inference.toolcalls.draft7 import CountedValidator
 from prime_inference.toolcalls.errors import Unreadable
 from prime_inference.toolcalls.findings import Effect, Finding
@@ -48,18 +49,12 @@ _KEYWORDS: dict[str, tuple[str, ...]] = {
 }
 _KEYWORDS["integer"] = _KEYWORDS["number"]
 _NEVER_HELD = (
-    "not",
-    "if",
-    "dependencies",
-    "dependentRequired",
-    "dependentSchemas",
     "unevaluatedItems",
     "unevaluatedProperties",
     "contains",
     "uniqueItems",
 )
 """Keywords that no grammar of ours enforces."""
-_DEFAULTS: dict[str, Any] = {"uniqueItems": False, "dependentRequired": {}, "dependencies": {}}
 
 
 class TooLarge(Exception):
@@ -94,9 +89,14 @@ class Expansion:
             if keyword in schema:
                 result = self._alternatives(schema, keyword, result, (path, stack, place))
         for keyword in _NEVER_HELD:
-            if keyword in schema and schema[keyword] != _DEFAULTS.get(keyword):
-                self._find(Effect.LOOSER, path, keyword, "not enforced by the grammar")
-        return result
+            if schema.get(keyword) not in (None, False):
+                self._find(Effect.LOOSER, path, keyword, NOT_ENFORCED)
+        return apply_conditions(
+            schema,
+            result,
+            lambda part: self.expand(_with_type_of(schema, part), f"{path}/then", stack, place),
+            self._reporter(path),
+        )
 
     # ── references ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -127,12 +127,16 @@ class Expansion:
         self, schema: dict[str, Any], keyword: str, base: Canonical, at: tuple[str, tuple[str, ...], Place]
     ) -> Canonical:
         path, stack, place = at
+        stated = exclusive(schema[keyword]) if keyword == "oneOf" else schema[keyword]
         branches = [
             self.expand(_with_type_of(schema, branch), f"{path}/{keyword}/{index}", stack, place)
-            for index, branch in enumerate(schema[keyword])
+            for index, branch in enumerate(stated)
         ]
         joined = [intersect(base, branch, self._reporter(path)) for branch in branches]
-        if keyword == "oneOf" and not disjoint(joined):
+        apart = exclusive_ranges(joined, self._reporter(path)) if keyword == "oneOf" else None
+        if apart is not None:
+            joined = apart
+        elif keyword == "oneOf" and not disjoint(joined):
             self._find(Effect.LOOSER, path, "oneOf", "alternatives overlap, and a value of two of them gets through")
         return annotated(union(joined), annotations(base))
 
@@ -189,11 +193,7 @@ class Expansion:
             rest = result["additionalProperties"]
             result["additionalProperties"] = self.expand(rest, f"{path}/additionalProperties", below, inside)
         names = {name for name, part in result.get("properties", {}).items() if part is False}
-        if names & set(result.get("required", ())):
-            return False
-        if names:
-            result["properties"] = {name: part for name, part in result["properties"].items() if name not in names}
-        return result
+        return False if names & set(result.get("required", ())) else result
 
     def _array(self, result: dict[str, Any], path: str, stack: tuple[str, ...], place: Place) -> Canonical:
         result.pop("contains", None)

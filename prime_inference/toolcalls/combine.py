@@ -126,7 +126,7 @@ def _objects(left: dict[str, Any], right: dict[str, Any], result: dict[str, Any]
     if any(properties.get(name, True) is False for name in required):
         return False
     if properties or "properties" in left or "properties" in right:
-        result["properties"] = {name: schema for name, schema in properties.items() if schema is not False}
+        result["properties"] = properties
     if required:
         result["required"] = required
     patterns = {**left.get("patternProperties", {}), **right.get("patternProperties", {})}
@@ -186,6 +186,10 @@ def _apart(left: Canonical, right: Canonical) -> bool:
         return False
     shared = set(left.get("required", ())) & set(right.get("required", ()))
     mine, theirs = left.get("properties", {}), right.get("properties", {})
+    if any(theirs.get(name) is False for name in left.get("required", ())):
+        return True
+    if any(mine.get(name) is False for name in right.get("required", ())):
+        return True
     return any(_apart(mine.get(name, {}), theirs.get(name, {})) for name in shared) or _excluded(left, right)
 
 

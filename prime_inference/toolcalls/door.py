@@ -66,7 +66,7 @@ def _only(tool: Tool) -> Choice:
 
 
 def without_patterns(tool: Tool) -> Tool:
-    if tool.grammar is None or not any("pattern" in part for part in every_subschema(tool.grammar)):
+    if tool.grammar is None or not any("pattern" in part for part, _ in every_subschema(tool.grammar)):
         return tool
     finding = Finding(Effect.LOOSER, "", "pattern", "the grammar compiles only without the patterns")
     stripped = _strip(tool.grammar, "")

@@ -8,6 +8,7 @@ Draft 7 says. A schema that cannot be compiled counts every call as valid, so `v
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 from jsonschema import Draft7Validator, Draft202012Validator  # type: ignore[import-untyped, unused-ignore]
 from jsonschema.exceptions import ValidationError  # type: ignore[import-untyped, unused-ignore]
@@ -15,7 +16,7 @@ from jsonschema.validators import extend  # type: ignore[import-untyped, unused-
 
 from prime_inference.toolcalls.formats import FORMATS
 from prime_inference.toolcalls.regexes import UnreadablePattern, to_python
-from prime_inference.toolcalls.subschemas import Schema, every_subschema, resolve
+from prime_inference.toolcalls.subschemas import Schema, every_subschema, map_subschemas, resolve
 
 MOST_MISMATCHES = 3
 """Reported for one call: enough to see what is wrong, bounded since a wide anyOf reports every branch."""
@@ -91,10 +92,22 @@ def validator(schema: object) -> Validator | None:
     """A validator for the schema, or None when the schema cannot be compiled (a reference that leads nowhere, ...)."""
     if not isinstance(schema, dict | bool):
         return None
-    for part in every_subschema(schema):
-        if not _compiles(part, schema):
-            return None
-    return CountedValidator(schema)
+    parts = [part for part, _ in every_subschema(schema)]
+    if not all(_compiles(part, schema) for part in parts):
+        return None
+    plain = all("$id" not in part and part.get("$ref", "#")[:2] in ("#", "#/") for part in parts)
+    return CountedValidator(schema if plain else _pointers(schema, schema))
+
+
+def _pointers(schema: Any, root: Schema) -> Any:
+    """A copy whose references are all JSON pointers into it: jsonschema knows Draft 7's `$id`, not `$anchor`."""
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in schema.items() if key not in ("$id", "$anchor")}
+    found = resolve(root, kept["$ref"]) if "$ref" in kept else None
+    if found is not None:
+        kept["$ref"] = "#" + quote(found[1])
+    return map_subschemas(kept, "", lambda part, _: _pointers(part, root))
 
 
 def _compiles(part: dict[str, Any], root: Schema) -> bool:

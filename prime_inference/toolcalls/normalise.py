@@ -7,6 +7,7 @@ that declares properties and says nothing of others takes no others, and propert
 """
 
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from math import ceil, floor
 from typing import Any
 
@@ -21,6 +22,8 @@ MOST_INTEGER = 2**53
 """Beyond it xgrammar's bounds are no longer exact ("Integer exceeds maximum limit"), and JSON readers round anyway."""
 MOST_COUNT = 4096
 """Largest minLength, minItems or minProperties that is written into a grammar; each unit costs a rule."""
+MOST_STEPS = 128
+"""Numbers that a bounded `multipleOf` is written out to, such as a temperature from 0 to 2 in steps of 0.1."""
 GRAMMAR_FORMATS = frozenset(
     ("date", "date-time", "time", "duration", "email", "hostname", "ipv4", "ipv6", "json-pointer", "uri", "uuid")
 )
@@ -88,6 +91,8 @@ class _Finish:
             "array": self._array,
             "object": self._object,
         }
+        if "enum" in schema:
+            return self._enum(schema)
         finish = by_type.get(schema.get("type", ""))
         return finish(dict(schema), path, place) if finish else dict(schema)
 
@@ -98,6 +103,16 @@ class _Finish:
         if not kept:
             return None
         return {**notes, **(kept[0] if len(kept) == 1 else {"anyOf": kept})}
+
+    def _enum(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """xgrammar spells an object or a list of an enum without white space; written out, any spelling will do."""
+        scalars = [value for value in schema["enum"] if not isinstance(value, dict | list)]
+        if len(scalars) == len(schema["enum"]):
+            return dict(schema)
+        notes = {key: value for key, value in schema.items() if key in ANNOTATIONS}
+        parts = [_exactly(value) for value in schema["enum"] if isinstance(value, dict | list)]
+        parts = [{"enum": scalars}, *parts] if scalars else parts
+        return {**notes, **(parts[0] if len(parts) == 1 else {"anyOf": parts})}
 
     # ── strings ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -138,6 +153,10 @@ class _Finish:
 
     def _number(self, schema: dict[str, Any], path: str, _: Place) -> dict[str, Any] | None:
         whole = schema["type"] == "integer"
+        steps = None if whole else _all_steps(schema)
+        if steps is not None:
+            notes = {key: value for key, value in schema.items() if key in ANNOTATIONS}
+            return {**notes, "enum": steps} if steps else None
         step = schema.get("multipleOf")
         if step is not None and not (whole and step == int(step) and step > 0):
             del schema["multipleOf"]
@@ -201,6 +220,8 @@ class _Finish:
                 # xgrammar ignores a required key that is not among the properties.
                 declared[name] = rest if isinstance(rest, dict) else {}
         properties: dict[str, Any] = {}
+        if any(part is False for part in declared.values()) and rest not in (None, False):
+            self._find(Effect.LOOSER, path, "properties", "a forbidden key of an open object is not enforced")
         for name, part in declared.items():
             kept = self.part(part, f"{path}/properties/{escape(name)}", inside)
             if kept is None and name in required:
@@ -270,6 +291,39 @@ class _Finish:
         finding = Finding(effect, path, keyword, reason)
         if finding not in self.findings:
             self.findings.append(finding)
+
+
+def _all_steps(schema: dict[str, Any]) -> list[int | float] | None:
+    """Every number between two bounds that is a multiple of the step, where they are few: xgrammar has no such rule."""
+    if {"multipleOf", "minimum", "maximum"} - set(schema) or schema["multipleOf"] <= 0:
+        return None
+    step, low, high = (Decimal(str(schema[keyword])) for keyword in ("multipleOf", "minimum", "maximum"))
+    first, last = (low / step).to_integral_value(ROUND_CEILING), (high / step).to_integral_value(ROUND_FLOOR)
+    if last - first > MOST_STEPS:
+        return None
+    values = [step * count for count in range(int(first), int(last) + 1)]
+    inside = [
+        value
+        for value in values
+        if value > schema.get("exclusiveMinimum", low - 1) and value < schema.get("exclusiveMaximum", high + 1)
+    ]
+    return [int(value) if value == int(value) else float(value) for value in inside]
+
+
+def _exactly(value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        properties = {name: _exactly(part) for name, part in value.items()}
+        return {"type": "object", "properties": properties, "required": list(value), "additionalProperties": False}
+    if isinstance(value, list):
+        if not value:
+            return {"type": "array", "items": {}, "maxItems": 0}
+        return {
+            "type": "array",
+            "prefixItems": [_exactly(part) for part in value],
+            "items": False,
+            "minItems": len(value),
+        }
+    return {"enum": [value]}
 
 
 def _whole_bounds(schema: dict[str, Any]) -> None:

@@ -56,21 +56,21 @@ def map_subschemas(schema: dict[str, Any], path: str, change: Callable[[Any, str
     return result
 
 
-def every_subschema(schema: object) -> Iterator[dict[str, Any]]:
-    """The schema and all schemas inside it, parents first."""
+def every_subschema(schema: object, path: str = "") -> Iterator[tuple[dict[str, Any], str]]:
+    """The schema and all schemas inside it with their pointers, parents first."""
     if not isinstance(schema, dict):
         return
-    yield schema
+    yield schema, path
     for keyword in ONE:
-        yield from every_subschema(schema.get(keyword))
+        yield from every_subschema(schema.get(keyword), f"{path}/{keyword}")
     for keyword in LISTS:
         if isinstance(schema.get(keyword), list):
-            for item in schema[keyword]:
-                yield from every_subschema(item)
+            for index, item in enumerate(schema[keyword]):
+                yield from every_subschema(item, f"{path}/{keyword}/{index}")
     for keyword in MAPS:
         if isinstance(schema.get(keyword), dict):
-            for item in schema[keyword].values():
-                yield from every_subschema(item)
+            for name, item in schema[keyword].items():
+                yield from every_subschema(item, f"{path}/{keyword}/{escape(name)}")
 
 
 def resolve(root: Schema, reference: str) -> tuple[Schema, str] | None:
@@ -97,8 +97,8 @@ def _walk(root: Schema, tokens: list[str], pointer: str) -> tuple[Schema, str] |
 
 def _named(root: Schema, reference: str) -> tuple[Schema, str] | None:
     """`#name` by `$anchor` (or Draft 7's `$id: "#name"`), and a whole `$id` that the document itself carries."""
-    for schema in every_subschema(root):
+    for schema, pointer in every_subschema(root):
         anchor = schema.get("$anchor")
         if schema.get("$id") == reference or (isinstance(anchor, str) and reference == f"#{anchor}"):
-            return schema, reference
+            return schema, pointer
     return None
