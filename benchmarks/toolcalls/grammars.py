@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import xgrammar
+from transformers import AutoTokenizer
+
 
 class Grammars:
     def __init__(self, tokenizer: Path) -> None:
-        import xgrammar
-        from transformers import AutoTokenizer
-
         info = xgrammar.TokenizerInfo.from_huggingface(AutoTokenizer.from_pretrained(str(tokenizer)))
         self._matcher = xgrammar.GrammarMatcher
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)

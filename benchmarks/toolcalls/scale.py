@@ -1,7 +1,7 @@
 """How many right calls a grammar forbids and wrong ones it lets through, with and without the normaliser, on one set.
 
-For every generated tool and every argument object (right or wrong by construction): its GLM text goes to xgrammar's matcher,
-through our decoder, and to the judge under the client's own schema. Grammar and judge are reported apart.
+For every generated tool and every argument object (right or wrong by construction): its GLM text goes to xgrammar's
+matcher, through our decoder, and to the judge under the client's own schema. Grammar and judge are reported apart.
 
     python -m benchmarks.toolcalls.scale --tokenizer DIR --count 2000 --out FILE
 """

@@ -178,19 +178,18 @@ def _apart(left: Canonical, right: Canonical) -> bool:
     if "enum" in left or "enum" in right:
         values, other = (left["enum"], right) if "enum" in left else (right["enum"], left)
         return "$ref" not in other and not any(_fits(value, other) for value in values)
-    if "type" not in left or "type" not in right:
+    types = {left.get("type"), right.get("type")}
+    if None in types or types == {"integer", "number"}:
         return False
-    if left["type"] != right["type"]:
-        return {left["type"], right["type"]} != {"integer", "number"}
-    if left["type"] != "object":
-        return False
-    shared = set(left.get("required", ())) & set(right.get("required", ()))
+    return len(types) > 1 or (types == {"object"} and _objects_apart(left, right))
+
+
+def _objects_apart(left: dict[str, Any], right: dict[str, Any]) -> bool:
     mine, theirs = left.get("properties", {}), right.get("properties", {})
-    if any(theirs.get(name) is False for name in left.get("required", ())):
+    needed, wanted = set(left.get("required", ())), set(right.get("required", ()))
+    if any(theirs.get(name) is False for name in needed) or any(mine.get(name) is False for name in wanted):
         return True
-    if any(mine.get(name) is False for name in right.get("required", ())):
-        return True
-    return any(_apart(mine.get(name, {}), theirs.get(name, {})) for name in shared) or _excluded(left, right)
+    return any(_apart(mine.get(name, {}), theirs.get(name, {})) for name in needed & wanted) or _excluded(left, right)
 
 
 def _excluded(left: dict[str, Any], right: dict[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """Asks the compile process, remembers what it said, and replaces the process when it dies or hangs.
 
-The event loop only awaits a pipe. An agent sends the same tools on every turn, so that after the first turn the answer is
-a dict look-up.
+The event loop only awaits a pipe. An agent sends the same tools on every turn, so that after the first turn the
+answer is a dict look-up.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Keywords that make one part of a value depend on another, written out as alternatives where that is exact.
 
 `dependentRequired` becomes "without the key, or with what it needs"; `if` on a property that is an enum becomes one
-alternative per answer; `not` takes away an enum's values, a type, a required key or single integers. Whatever has no such
-form is reported and left to the judge.
+alternative per answer; `not` takes away an enum's values, a type, a required key or single integers. Whatever has
+no such form is reported and left to the judge.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,9 @@ def apply_conditions(schema: dict[str, Any], base: Canonical, expand: Expand, re
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
         for name, needed in dict(schema.get(keyword, {})).items():
             then = (
-                with_key(name, *needed) if isinstance(needed, list) else _both(with_key(name), expand(needed), report)
+                with_key(name, *needed)
+                if isinstance(needed, list)
+                else intersect(with_key(name), expand(needed), report)
             )
             result = _only_objects(result, union([without_key(name), then]), report, keyword)
     if "if" in schema:
@@ -51,7 +53,8 @@ def exclusive(branches: list[Any]) -> list[Any]:
 
 
 def exclusive_ranges(branches: list[Canonical], report: Report) -> list[Canonical] | None:
-    """`oneOf` over integers with nothing but bounds: each alternative without the others' ranges. None for any other."""
+    """`oneOf` over integers with nothing but bounds: each alternative without the others' ranges. None for any
+    other."""
     if not all(isinstance(branch, dict) and _is_range(branch) for branch in branches):
         return None
     result: list[Canonical] = []
@@ -86,10 +89,6 @@ def _only_requires(branch: Any) -> bool:
     return isinstance(branch, dict) and set(branch) <= {"required", "type"} and len(branch.get("required", ())) == 1
 
 
-def _both(left: Canonical, right: Canonical, report: Report) -> Canonical:
-    return intersect(left, right, report)
-
-
 def _only_objects(base: Canonical, condition: Canonical, report: Report, keyword: str) -> Canonical:
     """The condition on an object. A value that is none is free of it, which the grammar says only of pure objects."""
     if isinstance(base, dict) and base.get("type") == "object":
@@ -121,7 +120,8 @@ def _conditional(schema: dict[str, Any], base: Canonical, expand: Expand, report
 
 
 def _asked(condition: Any) -> tuple[str | None, list[Any], bool]:
-    """The property that an `if` asks about, the values it asks for, and whether it asks for the property to be there."""
+    """The property that an `if` asks about, the values it asks for, and whether it asks for the property to be
+    there."""
     if not isinstance(condition, dict) or set(condition) - {"properties", "required", "type"}:
         return None, [], False
     properties = condition.get("properties", {})

@@ -1,7 +1,9 @@
-"""Whether an engine will take a request's tools, asked before the request leaves: what would fail there is refused here.
+"""Whether an engine will take a request's tools, asked before the request leaves: what would fail there is refused
+here.
 
-The static part (`declare`) needs no compiler. This part asks the real one. When it rejects a tag, each tool is tried alone,
-so that the error names the tool, then without its patterns (the known internal failures all come from patterns).
+The static part (`declare`) needs no compiler. This part asks the real one. When it rejects a tag, each tool is
+tried alone, so that the error names the tool, then without its patterns (the known internal failures all come from
+patterns).
 """
 
 from dataclasses import dataclass, replace

@@ -1,8 +1,9 @@
 """Whole tools with arguments that are right and wrong, drawn from `parts`: the same seed gives the same set.
 
-Every construct leads one tool in `len(MAKERS)`, which is its minimum share; a tool has one to six properties, declared in random order, some required.
-Arguments are made in declared order. Beside them stand, apart, the same arguments in another order and with a key that the
-schema neither declares nor forbids: a grammar may keep those out, a judge must let them in.
+Every construct leads one tool in `len(MAKERS)`, which is its minimum share; a tool has one to six properties,
+declared in random order, some required. Arguments are made in declared order. Beside them stand, apart, the same
+arguments in another order and with a key that the schema neither declares nor forbids: a grammar may keep those
+out, a judge must let them in.
 """
 
 from collections.abc import Iterator

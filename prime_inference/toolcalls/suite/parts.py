@@ -1,7 +1,7 @@
 """Schemas of one value, each with values that fit it and values that do not: the alphabet of the generated tools.
 
-What fits is known by construction, not by asking a validator, so that the validator is tested too. Objects come in declared
-key order. Every construct that `docs/toolcalls.md` lists as mishandled somewhere has a maker here.
+What fits is known by construction, not by asking a validator, so that the validator is tested too. Objects come in
+declared key order. Every construct that `docs/toolcalls.md` lists as mishandled somewhere has a maker here.
 """
 
 import string
@@ -38,7 +38,8 @@ TEXTS = (
     "def f(x):\n    return x  # done\n",
     "SELECT * FROM t WHERE a <> 'b';",
 )
-"""Texts that have gone wrong somewhere: white space, escapes, entities, markers, look-alikes of JSON, many-byte text."""
+"""Texts that have gone wrong somewhere: white space, escapes, entities, markers, look-alikes of JSON, many-byte
+text."""
 
 
 @dataclass(frozen=True)
