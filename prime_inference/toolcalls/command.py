@@ -1,4 +1,5 @@
-"""`prime-inference toolcheck`: does an endpoint keep the tool-call contract? Exit code 0 yes, 1 no, 2 nothing could be asked."""
+"""`prime-inference toolcheck`: does an endpoint keep the tool-call contract? Exit code 0 yes, 1 no, 2 nothing could
+be asked."""
 
 import asyncio
 import json

@@ -1,7 +1,8 @@
 """Cases for a real model: what it says is its own, and every call that comes back is judged.
 
-`schemas`: a call of each generated tool must be made and fit. `choice`: tool_choice and its relatives are kept. `streaming`:
-the same request streamed. `multi-turn`: calls and results of earlier turns do not confuse the next one.
+`schemas`: a call of each generated tool must be made and fit. `choice`: tool_choice and its relatives are kept.
+`streaming`: the same request streamed. `multi-turn`: calls and results of earlier turns do not confuse the next
+one.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,11 @@
 """Public suites that a user has downloaded, as cases. Nothing is fetched, and a suite that is not there is not run.
 
-Layouts, below the folder given with `--public`: `bfcl/BFCL_v4_*.json` (Berkeley function calling), `kimi/**/valid.jsonl`
-(Kimi-Vendor-Verifier's schemas), `k2/samples.jsonl` (K2-Vendor-Verifier's requests).
+Layouts, below the folder given with `--public`: `bfcl/BFCL_v4_*.json` (Berkeley function calling),
+`kimi/**/valid.jsonl` (Kimi-Vendor-Verifier's schemas), `k2/samples.jsonl` (K2-Vendor-Verifier's requests).
 
-BFCL's layout is the published one. Kimi's and K2's files could not be had when this was written (their data is not in the
-snapshots that we read): the loaders take the fields their scripts are described to use, and a line without them is an error,
-never skipped.
+BFCL's layout is the published one. Kimi's and K2's files could not be had when this was written (their data is not
+in the snapshots that we read): the loaders take the fields their scripts are described to use, and a line without
+them is an error, never skipped.
 """
 
 import json

@@ -17,7 +17,8 @@ from prime_inference.toolcalls.suite.client import TIMEOUT_S, Answer, EndpointEr
 from prime_inference.toolcalls.verdict import Verdict
 
 STEPS = (1, 2, 3, 5, 0)
-"""Tokens an engine of canned text writes at once (0: all): every way that a marker can fall apart, and a draft burst."""
+"""Tokens an engine of canned text writes at once (0: all): every way that a marker can fall apart, and a draft
+burst."""
 PROBE = "an engine of canned text says this"
 
 
@@ -47,7 +48,8 @@ class Run:
     """Group, and why it was not run."""
 
     def rates(self) -> dict[str, Any]:
-        """By request, as OpenRouter counts: any wrong call makes the request wrong, over those that ended in tool_calls."""
+        """By request, as OpenRouter counts: any wrong call makes the request wrong, over those that ended in
+        tool_calls."""
         called = [result for result in self.results if result.finish_reason == "tool_calls"]
         wrong = [result for result in called if set(result.counted) - {Verdict.OK, Verdict.DROPPED}]
         return {
@@ -61,14 +63,19 @@ class Run:
 
 
 async def run_cases(
-    base_url: str, model: str, cases: Iterable[Case], headers: dict[str, str], concurrency: int, thinking: bool = True
+    base_url: str,
+    model: str,
+    cases: Iterable[Case],
+    headers: dict[str, str],
+    concurrency: int,
+    steps: tuple[int, ...] = STEPS,
 ) -> Run:
     run = Run()
     url = base_url.rstrip("/")
     turn = asyncio.Semaphore(concurrency)
     limits = httpx.Limits(max_connections=concurrency)
     async with httpx.AsyncClient(timeout=TIMEOUT_S, headers=headers, limits=limits, trust_env=False) as client:
-        endpoint = Endpoint(client, url, model)
+        endpoint = Endpoint(client, url, model, steps)
         wanted = list(cases)
         if any(case.canned is not None for case in wanted) and not await endpoint.is_canned():
             wanted = [case for case in wanted if case.canned is None]
@@ -79,8 +86,9 @@ async def run_cases(
 
 
 class Endpoint:
-    def __init__(self, client: httpx.AsyncClient, url: str, model: str) -> None:
+    def __init__(self, client: httpx.AsyncClient, url: str, model: str, steps: tuple[int, ...]) -> None:
         self._client = client
+        self._steps = steps
         self._url = url
         self._model = model
 
@@ -99,7 +107,7 @@ class Endpoint:
     async def run(self, case: Case, turn: asyncio.Semaphore) -> list[Result]:
         results: list[Result] = []
         first: Answer | None = None
-        for way, step, stream in _ways(case):
+        for way, step, stream in _ways(case, self._steps):
             async with turn:
                 try:
                     answer = await ask(self._client, self._url, self._body(case, step), stream)
@@ -114,10 +122,10 @@ class Endpoint:
         return results
 
 
-def _ways(case: Case) -> list[tuple[str, int, bool]]:
+def _ways(case: Case, steps: tuple[int, ...]) -> list[tuple[str, int, bool]]:
     if case.canned is None:
         return [("whole", 0, False), ("streamed", 0, True)]
-    return [("whole", 0, False), *((f"streamed/{step or 'all'}", step, True) for step in STEPS)]
+    return [("whole", 0, False), *((f"streamed/{step or 'all'}", step, True) for step in steps)]
 
 
 def _no_answer(case: Case, way: str, problem: str) -> Result:

@@ -1,7 +1,7 @@
 """Cases on the wire: known model text, and exactly what a client must get for it. They need an engine of canned text.
 
-The first are one by one, each for a public bug report (numbered as in section 4 of the tool-call research notes, with the
-repository's own number); the rest are generated: every construct of `parts`, in both forms of the wire.
+The first are one by one, each for a public bug report (its repository and number); the rest are generated: every
+construct of `parts`, in both forms of the wire.
 """
 
 import json
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from prime_inference.toolcalls.declared import declare
-from prime_inference.toolcalls.errors import Unspellable
 from prime_inference.toolcalls.glm import Form, encode
 from prime_inference.toolcalls.strict_json import spell
 from prime_inference.toolcalls.suite.cases import Case, Expected, ToolEntry, canned_messages, function
@@ -79,16 +78,33 @@ def _unclosed() -> str:
     return call("weather", ("city", "Bern")).removesuffix("</tool_call>")
 
 
+ENTITIES = "&lt;b&gt; &amp;amp; &quot;x&quot; &#39;"
 NEWLINES = "def f(x):\n    return x\n\n# end\n"
 TEXTS: tuple[tuple[str, str, str, Expected], ...] = (
-    ("unknown-name", "1 PrimeIntellect-ai/renderers#114", call("nope", ("q", "5")),
-     Expected((("nope", '{"q": "5"}'),), verdicts=(Verdict.UNKNOWN_NAME,))),
-    ("unknown-then-known", "1, 27 ai-dynamo/dynamo#4723", call("nope") + call("now"),
-     Expected((("nope", "{}"), ("now", "{}")), verdicts=(Verdict.UNKNOWN_NAME, Verdict.OK))),
-    ("known-then-unknown", "3 sgl-project/sglang#33902", call("now") + call("nope"),
-     Expected((("now", "{}"), ("nope", "{}")), verdicts=(Verdict.OK, Verdict.UNKNOWN_NAME))),
-    ("entities", "5 ai-dynamo/frontend-crates#249", *one("s", "&lt;b&gt; &amp;amp; &quot;x&quot; &#39;", "&lt;b&gt; &amp;amp; &quot;x&quot; &#39;")),
-    ("entities-in-object", "5 ai-dynamo/frontend-crates#249", *one("o", '{"city": "&quot;x&quot;"}', {"city": "&quot;x&quot;"})),
+    (
+        "unknown-name",
+        "1 PrimeIntellect-ai/renderers#114",
+        call("nope", ("q", "5")),
+        Expected((("nope", '{"q": "5"}'),), verdicts=(Verdict.UNKNOWN_NAME,)),
+    ),
+    (
+        "unknown-then-known",
+        "1, 27 ai-dynamo/dynamo#4723",
+        call("nope") + call("now"),
+        Expected((("nope", "{}"), ("now", "{}")), verdicts=(Verdict.UNKNOWN_NAME, Verdict.OK)),
+    ),
+    (
+        "known-then-unknown",
+        "3 sgl-project/sglang#33902",
+        call("now") + call("nope"),
+        Expected((("now", "{}"), ("nope", "{}")), verdicts=(Verdict.OK, Verdict.UNKNOWN_NAME)),
+    ),
+    ("entities", "5 ai-dynamo/frontend-crates#249", *one("s", ENTITIES, ENTITIES)),
+    (
+        "entities-in-object",
+        "5 ai-dynamo/frontend-crates#249",
+        *one("o", '{"city": "&quot;x&quot;"}', {"city": "&quot;x&quot;"}),
+    ),
     ("ref-object", "6 vllm-project/vllm#46924", *one("o", '{"city": "Köln", "no": 4}', {"city": "Köln", "no": 4})),
     ("ref-or-null", "6 vllm-project/vllm#46924", *one("m", '{"city": "x"}', {"city": "x"})),
     ("ref-null", "7 sgl-project/sglang#35914", *one("m", "null", None)),
@@ -104,19 +120,45 @@ TEXTS: tuple[tuple[str, str, str, Expected], ...] = (
     ("string-or-integer", "7 sgl-project/sglang#35914", *one("v", "7", 7)),
     ("untyped-object", "6 vllm-project/vllm#46924", *one("x", '{"a": [1]}', {"a": [1]})),
     ("untyped-text", "6 vllm-project/vllm#46924", *one("x", "just text", "just text")),
-    ("not-an-integer", "10 sgl-project/sglang#36688", call("typed", ("i", "123abc")),
-     Expected((("typed", '{"i": "123abc"}'),), verdicts=(Verdict.SCHEMA_MISMATCH,))),
-    ("broken-object", "10 sgl-project/sglang#36688", call("typed", ("o", "{city: x}")),
-     Expected((("typed", '{"o": "{city: x}"}'),), verdicts=(Verdict.SCHEMA_MISMATCH,))),
-    ("missing-argument", "article", call("weather"),
-     Expected((("weather", "{}"),), verdicts=(Verdict.SCHEMA_MISMATCH,))),
-    ("prefix-name", "12 vllm-project/vllm#39757", call("get_all", ("id", "1")), Expected((("get_all", '{"id": "1"}'),))),
-    ("prefix-name-short", "12 vllm-project/vllm#39757", call("get", ("id", "_all")), Expected((("get", '{"id": "_all"}'),))),
+    (
+        "not-an-integer",
+        "10 sgl-project/sglang#36688",
+        call("typed", ("i", "123abc")),
+        Expected((("typed", '{"i": "123abc"}'),), verdicts=(Verdict.SCHEMA_MISMATCH,)),
+    ),
+    (
+        "broken-object",
+        "10 sgl-project/sglang#36688",
+        call("typed", ("o", "{city: x}")),
+        Expected((("typed", '{"o": "{city: x}"}'),), verdicts=(Verdict.SCHEMA_MISMATCH,)),
+    ),
+    (
+        "missing-argument",
+        "article",
+        call("weather"),
+        Expected((("weather", "{}"),), verdicts=(Verdict.SCHEMA_MISMATCH,)),
+    ),
+    (
+        "prefix-name",
+        "12 vllm-project/vllm#39757",
+        call("get_all", ("id", "1")),
+        Expected((("get_all", '{"id": "1"}'),)),
+    ),
+    (
+        "prefix-name-short",
+        "12 vllm-project/vllm#39757",
+        call("get", ("id", "_all")),
+        Expected((("get", '{"id": "_all"}'),)),
+    ),
     ("no-arguments", "14 sgl-project/sglang#15405", call("now"), Expected((("now", "{}"),))),
     ("no-arguments-lines", "15 osaurus-ai/vmlx-swift#228", call("now", lines=True), Expected((("now", "{}"),))),
     ("lines", "4.5 form", call("weather", ("city", "Bern"), lines=True), Expected((("weather", '{"city": "Bern"}'),))),
-    ("lines-two", "4.5 form", "\n" + call("weather", ("city", "A"), lines=True) + "\n" + call("now", lines=True),
-     Expected((("weather", '{"city": "A"}'), ("now", "{}")))),
+    (
+        "lines-two",
+        "4.5 form",
+        "\n" + call("weather", ("city", "A"), lines=True) + "\n" + call("now", lines=True),
+        Expected((("weather", '{"city": "A"}'), ("now", "{}"))),
+    ),
     ("value-with-call-end", "19 smg-project/smg#1942", *one("s", "a</tool_call>b", "a</tool_call>b")),
     ("value-with-call", "19 smg-project/smg#1942", *one("s", call("now"), call("now"))),
     ("value-with-value-end", "19 smg-project/smg#1942", *one("s", "a</arg_value>b", "a</arg_value>b")),
@@ -130,43 +172,82 @@ TEXTS: tuple[tuple[str, str, str, Expected], ...] = (
     ("quotes", "21 sgl-project/sglang#12456", *one("s", '"quoted"', '"quoted"')),
     ("many-bytes", "11 zai-org/GLM-4.5#146", *one("s", "naïve 日本語 👩‍👩‍👧 \u2028", "naïve 日本語 👩‍👩‍👧 \u2028")),
     ("long-string", "32 vllm-project/vllm#50604", *one("s", "0123456789abcdef" * 512, "0123456789abcdef" * 512)),
-    ("key-lost", "22 vllm-project/vllm#47190", "<tool_call>weather</arg_key><arg_value>x</arg_value></tool_call>",
-     Expected((("weather", "</arg_key><arg_value>x</arg_value>"),), verdicts=(Verdict.INVALID_JSON,))),
-    ("key-twice", "toolcalls.md 2.6", call("typed", ("s", "a"), ("s", "b")), Expected((("typed", '{"s": "a", "s": "b"}'),))),
+    (
+        "key-lost",
+        "22 vllm-project/vllm#47190",
+        "<tool_call>weather</arg_key><arg_value>x</arg_value></tool_call>",
+        Expected((("weather", "</arg_key><arg_value>x</arg_value>"),), verdicts=(Verdict.INVALID_JSON,)),
+    ),
+    (
+        "key-twice",
+        "toolcalls.md 2.6",
+        call("typed", ("s", "a"), ("s", "b")),
+        Expected((("typed", '{"s": "a", "s": "b"}'),)),
+    ),
     ("end-lost", "24 ollama/ollama#17250", _unclosed(), Expected((("weather", '{"city": "Bern"}'),))),
     ("text-before", "I8", "I will look. " + call("now"), Expected((("now", "{}"),), content="I will look. ")),
     ("text-after", "toolcalls.md 2.6", call("now") + " Done.", Expected((("now", "{}"),), content=" Done.")),
-    ("text-between", "I8", "One." + call("now") + "Two." + call("now"), Expected((("now", "{}"), ("now", "{}")), content="One.Two.")),
-    ("three-calls", "27 ai-dynamo/dynamo#4723", call("now") + call("weather", ("city", "A")) + call("now"),
-     Expected((("now", "{}"), ("weather", '{"city": "A"}'), ("now", "{}")))),
-    ("text-only", "I8", "No tool is needed: 1 < 2 and <b>bold</b>.",
-     Expected((), content="No tool is needed: 1 < 2 and <b>bold</b>.", finish_reason="stop")),
-)  # fmt: skip
+    (
+        "text-between",
+        "I8",
+        "One." + call("now") + "Two." + call("now"),
+        Expected((("now", "{}"), ("now", "{}")), content="One.Two."),
+    ),
+    (
+        "three-calls",
+        "27 ai-dynamo/dynamo#4723",
+        call("now") + call("weather", ("city", "A")) + call("now"),
+        Expected((("now", "{}"), ("weather", '{"city": "A"}'), ("now", "{}"))),
+    ),
+    (
+        "text-only",
+        "I8",
+        "No tool is needed: 1 < 2 and <b>bold</b>.",
+        Expected((), content="No tool is needed: 1 < 2 and <b>bold</b>.", finish_reason="stop"),
+    ),
+)
 CUT: tuple[tuple[str, str, str, Expected], ...] = (
-    ("cut-in-value", "23 ai-dynamo/dynamo#9355", "<tool_call>weather<arg_key>city</arg_key><arg_value>Be", Expected((), finish_reason="length")),
-    ("cut-in-name", "23 ai-dynamo/dynamo#9355", "Well. <tool_call>wea", Expected((), content="Well. ", finish_reason="length")),
+    (
+        "cut-in-value",
+        "23 ai-dynamo/dynamo#9355",
+        "<tool_call>weather<arg_key>city</arg_key><arg_value>Be",
+        Expected((), finish_reason="length"),
+    ),
+    (
+        "cut-in-name",
+        "23 ai-dynamo/dynamo#9355",
+        "Well. <tool_call>wea",
+        Expected((), content="Well. ", finish_reason="length"),
+    ),
     ("cut-before-end", "23 ai-dynamo/dynamo#9355", _unclosed(), Expected((), finish_reason="length")),
-    ("cut-after-a-call", "23 ai-dynamo/dynamo#9355", call("now") + "<tool_call>wea", Expected((("now", "{}"),), finish_reason="length")),
-    ("cut-text", "23 ai-dynamo/dynamo#9355", "This is the be", Expected((), content="This is the be", finish_reason="length")),
-)  # fmt: skip
+    (
+        "cut-after-a-call",
+        "23 ai-dynamo/dynamo#9355",
+        call("now") + "<tool_call>wea",
+        Expected((("now", "{}"),), finish_reason="length"),
+    ),
+    (
+        "cut-text",
+        "23 ai-dynamo/dynamo#9355",
+        "This is the be",
+        Expected((), content="This is the be", finish_reason="length"),
+    ),
+)
 
 
-def wire_cases() -> Iterator[Case]:
+def wire_cases(each: int = 4) -> Iterator[Case]:
+    """`each`: argument objects of every generated tool, in turn in one form of the wire and the other."""
     for finish, group in (("stop", TEXTS), ("length", CUT)):
         for name, source, text, expected in group:
             yield _case(f"wire.{name}", source, TOOLS, text, expected, finish)
     for sample in generate(GENERATED_TOOLS, GENERATED_SEED):
         tools = (function("made", sample.parameters),)
         tool = declare(tools).tools["made"]
-        for form in Form:
-            for number, arguments in enumerate((*sample.right, *sample.extended)):
-                try:
-                    text = encode("made", arguments, tool, form)
-                except Unspellable:
-                    continue  # a raw string with a whole end of call in it: the wire has no spelling for it
-                expected = Expected((("made", json.dumps(arguments, ensure_ascii=False)),))
-                id = f"wire.{sample.constructs[0]}.{form}.{number}"
-                yield _case(id, "toolcalls.md 2.4", tools, text, expected, "stop")
+        for number, arguments in enumerate((*sample.right, *sample.extended)[:each]):
+            form = tuple(Form)[(sample.number + number) % len(Form)]
+            expected = Expected((("made", json.dumps(arguments, ensure_ascii=False)),))
+            id = f"wire.{sample.constructs[0]}.{form}.{number}"
+            yield _case(id, "toolcalls.md 2.4", tools, encode("made", arguments, tool, form), expected, "stop")
 
 
 def _case(id: str, source: str, tools: tuple[ToolEntry, ...], text: str, expected: Expected, finish: str) -> Case:

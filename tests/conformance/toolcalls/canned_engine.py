@@ -1,4 +1,4 @@
-"""The real Dynamo frontend, router, reasoning parser and structural tags in one process, with an engine of canned text.
+"""The real Dynamo frontend, router and parsers (none for TOOL_PARSER none) in one process, with canned text for an engine.
 
 The last message of the prompt names what the engine writes: `WIRE=<hex of the text>/<tokens a step>/<finish
 reason>`. So the text, how a stream is cut and how it ends are the caller's, and everything between engine and HTTP
@@ -85,9 +85,8 @@ async def serve(model: str, port: int, tool_parser: str, tags_file: str) -> None
     runtime = DistributedRuntime(asyncio.get_running_loop(), "mem", "tcp", event_plane="zmq")
     endpoint = runtime.endpoint("dynamo.backend.generate")
     config = ModelRuntimeConfig()
-    config.reasoning_parser = "glm45"
     if tool_parser != "none":
-        config.tool_call_parser = tool_parser
+        config.tool_call_parser, config.reasoning_parser = tool_parser, "glm45"
     config.set_structural_tag({"scope": "always", "schema": "auto"})
     config.total_kv_blocks, config.max_num_seqs, config.max_num_batched_tokens = 10_000, 16, 65_536
     serving = asyncio.ensure_future(endpoint.serve_endpoint(generate, graceful_shutdown=False))
