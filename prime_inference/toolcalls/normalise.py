@@ -228,7 +228,10 @@ class _Finish:
                 return None
             if kept is not None:
                 properties[name] = kept
-        if properties or place is Place.ARGUMENTS:
+        says_nothing = rest is None and not ({"properties", "patternProperties"} & set(schema)) and not required
+        if place is Place.ARGUMENTS and says_nothing:
+            self._find(Effect.NARROWER, path, "type", "arguments that nothing is said of have identifiers for keys")
+        elif properties or place is Place.ARGUMENTS:
             schema["properties"] = properties
         else:
             schema.pop("properties", None)

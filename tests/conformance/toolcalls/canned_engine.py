@@ -1,4 +1,4 @@
-"""The real Dynamo frontend, router and parsers (none for TOOL_PARSER none) in one process, with canned text for an engine.
+"""The real Dynamo frontend, router and parsers (none for TOOL_PARSER none) in one process, with canned text as engine.
 
 The last message of the prompt names what the engine writes: `WIRE=<hex of the text>/<tokens a step>/<finish
 reason>`. So the text, how a stream is cut and how it ends are the caller's, and everything between engine and HTTP
