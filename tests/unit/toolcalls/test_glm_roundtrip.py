@@ -98,7 +98,7 @@ def test_what_is_encoded_is_decoded_to_the_same_whatever_the_cuts(
 
 
 def may_be_unspellable(name: str, arguments: dict[str, Any]) -> bool:
-    """Only text with a whole end of a value and what follows one in it has no spelling, or a name that eats white space."""
+    """Text that holds the end of a value and what follows one has no spelling, nor a name that ends in white space."""
     raw = [value for key, value in arguments.items() if isinstance(value, str)]
     return any("</arg_value>" in value for value in raw) or name != name.rstrip(" \t\r\n")
 
