@@ -237,6 +237,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    command = f"python -m benchmarks.toolcalls.scale --count {options.count} --seed {options.seed}"
+    about = environment(command)
     result = run(options.count, options.seed, Grammars(options.tokenizer))
     assert set(result.constructs) == set(MAKERS), "a construct is missing from the set"
     print(table(result))
@@ -244,8 +246,7 @@ def main() -> None:
         print(f"{name}: rejects right, by construct: {side.rejected_by.most_common(8)}")
         print(f"{name}: accepts wrong, by construct: {side.accepted_by.most_common(12)}")
     if options.out is not None:
-        command = f"python -m benchmarks.toolcalls.scale --count {options.count} --seed {options.seed}"
-        write(options.out, environment(command), {"count": options.count, "seed": options.seed, **asdict(result)})
+        write(options.out, about, {"count": options.count, "seed": options.seed, **asdict(result)})
     sys.exit(1 if result.judged.wrong_accepted or result.normalised.unreported_failures else 0)
 
 

@@ -59,7 +59,8 @@ def intersect(left: Canonical, right: Canonical, report: Report) -> Canonical:
     assert isinstance(left, dict)
     assert isinstance(right, dict)
     notes = {**annotations(right), **annotations(left)}
-    return annotated(_intersect(left, right, report), notes)
+    both = _intersect(left, right, report)
+    return {**both, **notes} if isinstance(both, dict) else both
 
 
 def _intersect(left: dict[str, Any], right: dict[str, Any], report: Report) -> Canonical:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from prime_inference.toolcalls.errors import CompilerGone
-from prime_inference.toolcalls.tags import tag_hash
 
 START_S = 60.0
 """For importing torch and reading the tokenizer: 3 to 10 s on an idle core, several times that on a busy one."""
@@ -47,9 +46,11 @@ class TagCompiler:
         self._turn = asyncio.Lock()
         self._answers: OrderedDict[str, Compiled | Rejected] = OrderedDict()
 
-    async def compile(self, tag: dict[str, Any]) -> Compiled | Rejected:
-        """Raises `CompilerGone` when the process cannot be started. A tag that kills or outlasts it is rejected."""
-        key = tag_hash(tag)
+    async def compile(self, key: str, tag: dict[str, Any]) -> Compiled | Rejected:
+        """`key` is the tag's `tags.tag_key`. A tag that kills or outlasts the process is rejected.
+
+        Raises `CompilerGone` when the process cannot be started.
+        """
         known = self._answers.get(key)
         if known is None:
             async with self._turn:

@@ -5,11 +5,12 @@ message of `UnsupportedTool`), or, under `OnUnsupported.NAMES_ONLY`, kept with i
 free; `Declared.degraded` lists those, for the counter.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from prime_inference.toolcalls.dialect import explicit
@@ -49,6 +50,18 @@ class Tool:
     """For the very schema, as OpenRouter's counter reads it. The same object as `client` where nothing was reworded."""
     unsupported: Unreadable | None = None
     _arguments: dict[str, Argument] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def enforced(self) -> dict[str, Any]:
+        """What the grammar holds the arguments to. `strict: false` frees them, as the OpenAI API has it."""
+        if self.grammar is None or self.function.get("strict") is False:
+            return ANY_ARGUMENTS
+        return self.grammar
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that a grammar is made from."""
+        return hashlib.sha256(json.dumps([self.name, self.enforced]).encode()).hexdigest()
 
     def argument(self, key: str) -> Argument:
         known = self._arguments.get(key)
@@ -100,7 +113,10 @@ def declare(tools: Sequence[Any] | None, on_unsupported: OnUnsupported = OnUnsup
         function = entry.get("function") if isinstance(entry, dict) and entry.get("type") == "function" else None
         if not isinstance(function, dict):
             raise ToolError(f"tools[{index}]: must be an object with type 'function' and a 'function'")
-        tool = _prepare(json.dumps(function, ensure_ascii=False))
+        try:
+            tool = _prepare(json.dumps(function, ensure_ascii=False))
+        except RecursionError as error:
+            raise ToolError(f"tools[{index}]: the schema is nested too deeply") from error
         if tool.unsupported is not None and on_unsupported is OnUnsupported.REFUSE:
             raise UnsupportedTool(tool.name, tool.unsupported.path, tool.unsupported.reason)
         if tool.name in result:

@@ -9,6 +9,7 @@ raises `Unreadable`.
 from typing import Any
 
 from prime_inference.toolcalls.errors import Unreadable
+from prime_inference.toolcalls.shapes import SHAPES, first_misshapen
 from prime_inference.toolcalls.subschemas import Schema, map_subschemas
 
 JSON_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
@@ -33,6 +34,8 @@ ALIASES = {
 }
 """Type names seen in BFCL, Glaive and Gemini-style tools, each with the JSON type it stands for."""
 
+_MAY_BE_NULL = ("const", "default", "examples")
+"""Keywords that null is a value of. For any other it is a serialiser's way of saying "not given"."""
 _EXCLUSIVE = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 
 
@@ -42,8 +45,11 @@ def explicit(schema: object, path: str = "") -> Schema:
         return schema
     if not isinstance(schema, dict):
         raise Unreadable(path, "a schema must be an object or a boolean")
-    _check_shapes(schema, path)
-    result = map_subschemas(schema, path, explicit)
+    given = {key: value for key, value in schema.items() if value is not None or key in _MAY_BE_NULL}
+    misshapen = first_misshapen(given)
+    if misshapen is not None:
+        raise Unreadable(f"{path}/{misshapen}", SHAPES[misshapen][1])
+    result = map_subschemas(given, path, explicit)
     if "type" in result:
         _rename_types(result, path)
     for exclusive, inclusive in _EXCLUSIVE.items():
@@ -55,37 +61,8 @@ def explicit(schema: object, path: str = "") -> Schema:
     return schema if result == schema else result
 
 
-def _check_shapes(schema: dict[str, Any], path: str) -> None:
-    for keyword in ("properties", "patternProperties", "$defs", "definitions"):
-        if keyword in schema and not isinstance(schema[keyword], dict):
-            raise Unreadable(f"{path}/{keyword}", "must map names to schemas")
-    for keyword in ("allOf", "anyOf", "oneOf", "prefixItems", "enum"):
-        if keyword in schema and not (isinstance(schema[keyword], list) and schema[keyword]):
-            raise Unreadable(f"{path}/{keyword}", "must be a list with at least one entry")
-    required = schema.get("required", [])
-    if not isinstance(required, bool) and not (
-        isinstance(required, list) and all(isinstance(name, str) for name in required)
-    ):
-        raise Unreadable(f"{path}/required", "must be a list of property names")
-    if "$ref" in schema and not isinstance(schema["$ref"], str):
-        raise Unreadable(f"{path}/$ref", "must be a string")
-    for keyword in ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"):
-        bound = schema.get(keyword, 0)
-        if isinstance(bound, bool) or not isinstance(bound, int | float) or bound < 0 or bound != int(bound):
-            raise Unreadable(f"{path}/{keyword}", "must be a whole number, not negative")
-    for keyword in ("minimum", "maximum", "multipleOf"):
-        if isinstance(schema.get(keyword, 0), bool) or not isinstance(schema.get(keyword, 0), int | float):
-            raise Unreadable(f"{path}/{keyword}", "must be a number")
-    for keyword in ("pattern", "format"):
-        if not isinstance(schema.get(keyword, ""), str):
-            raise Unreadable(f"{path}/{keyword}", "must be a string")
-
-
 def _rename_types(schema: dict[str, Any], path: str) -> None:
     stated = schema["type"]
-    if stated is None:
-        del schema["type"]  # a serialiser's null for "not given"
-        return
     names = stated if isinstance(stated, list) else [stated]
     types: list[str] = []
     for name in names:

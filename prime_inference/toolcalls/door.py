@@ -15,7 +15,7 @@ from prime_inference.toolcalls.declared import Declared, OnUnsupported, Tool
 from prime_inference.toolcalls.errors import Unreadable, UnsupportedTool
 from prime_inference.toolcalls.findings import Effect, Finding
 from prime_inference.toolcalls.subschemas import every_subschema, map_subschemas
-from prime_inference.toolcalls.tags import Thinking, build_tag
+from prime_inference.toolcalls.tags import Thinking, build_tag, tag_key
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ async def admit(
 ) -> Admitted:
     """Raises `UnsupportedTool` (400) for a tool that no engine would take, unless its name alone is to be enforced."""
     tag = build_tag(declared, choice, parallel, thinking)
-    answer = await compiler.compile(tag)
+    answer = await compiler.compile(tag_key(declared, choice, parallel, thinking), tag)
     if isinstance(answer, Compiled):
         return Admitted(declared, tag, answer.grammar)
     tools = dict(declared.tools)
@@ -45,7 +45,7 @@ async def admit(
         tools[name] = await _acceptable(compiler, tools[name], on_unsupported)
     declared = Declared(tools)
     tag = build_tag(declared, choice, parallel, thinking)
-    answer = await compiler.compile(tag)
+    answer = await compiler.compile(tag_key(declared, choice, parallel, thinking), tag)
     if isinstance(answer, Rejected):
         raise UnsupportedTool(", ".join(choice.allowed), "/", f"together they do not compile: {answer.reason}")
     return Admitted(declared, tag, answer.grammar)
@@ -54,7 +54,8 @@ async def admit(
 async def _acceptable(compiler: TagCompiler, tool: Tool, on_unsupported: OnUnsupported) -> Tool:
     reason = ""
     for attempt in (tool, without_patterns(tool)):
-        answer = await compiler.compile(build_tag(Declared({tool.name: attempt}), _only(tool)))
+        alone = Declared({tool.name: attempt})
+        answer = await compiler.compile(tag_key(alone, _only(tool)), build_tag(alone, _only(tool)))
         if isinstance(answer, Compiled):
             return attempt
         reason = reason or answer.reason

@@ -16,7 +16,16 @@ from jsonschema.validators import extend  # type: ignore[import-untyped, unused-
 
 from prime_inference.toolcalls.formats import FORMATS
 from prime_inference.toolcalls.regexes import UnreadablePattern, to_python
-from prime_inference.toolcalls.subschemas import Schema, every_subschema, map_subschemas, resolve
+from prime_inference.toolcalls.shapes import first_misshapen
+from prime_inference.toolcalls.subschemas import (
+    LISTS,
+    MAPS,
+    Schema,
+    every_subschema,
+    is_schema,
+    map_subschemas,
+    resolve,
+)
 
 MOST_MISMATCHES = 3
 """Reported for one call: enough to see what is wrong, bounded since a wide anyOf reports every branch."""
@@ -117,19 +126,16 @@ def _compiles(part: dict[str, Any], root: Schema) -> bool:
     types = part.get("type", [])
     if not all(isinstance(name, str) and name in _TYPES for name in (types if isinstance(types, list) else [types])):
         return False
-    for keyword, kinds in _SHAPES.items():
-        if keyword in part and not isinstance(part[keyword], kinds):
-            return False
+    if first_misshapen(part) is not None or isinstance(part.get("required"), bool):
+        return False
+    inside = [
+        one for keyword in MAPS if keyword in part and keyword != "dependencies" for one in part[keyword].values()
+    ]
+    inside += [one for keyword in LISTS if isinstance(part.get(keyword), list) for one in part[keyword]]
+    if not all(is_schema(one) for one in inside):
+        return False
     patterns = [part["pattern"]] if "pattern" in part else []
     return all(_readable(pattern) for pattern in [*patterns, *part.get("patternProperties", ())])
-
-
-_SHAPES: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("allOf", "anyOf", "oneOf", "enum", "required", "prefixItems"), list),
-    **dict.fromkeys(("properties", "patternProperties"), dict),
-    **dict.fromkeys(("pattern", "format"), str),
-    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), (int, float)),
-}
 
 
 def _readable(pattern: object) -> bool:
@@ -141,14 +147,20 @@ def _readable(pattern: object) -> bool:
 
 def is_valid(checker: Validator, schema: Schema, value: Any) -> bool:
     """Whether `value` fits `schema`, a part of the document that `checker` was made for."""
-    return bool(checker.evolve(schema=schema).is_valid(value))
+    try:
+        return bool(checker.evolve(schema=schema).is_valid(value))
+    except RecursionError:  # a schema that refers to itself without end
+        return True
 
 
 def mismatches(checker: Validator, value: Any) -> list[str]:
-    """What is wrong, each as `/path: reason`; empty when the value is valid."""
+    """What is wrong, each as `/path: reason`; empty when the value is valid, or the schema has no end to check."""
     found: list[str] = []
-    for error in checker.iter_errors(value):
-        found.append("/" + "/".join(str(part) for part in error.absolute_path) + ": " + error.message)
-        if len(found) == MOST_MISMATCHES:
-            break
+    try:
+        for error in checker.iter_errors(value):
+            found.append("/" + "/".join(str(part) for part in error.absolute_path) + ": " + error.message)
+            if len(found) == MOST_MISMATCHES:
+                break
+    except RecursionError:
+        return []
     return found

@@ -36,23 +36,27 @@ def escape(token: str) -> str:
     return token.replace("~", "~0").replace("/", "~1")
 
 
+_HOLDS_ONE, _HOLDS_LIST, _HOLDS_MAP = frozenset(ONE), frozenset(LISTS), frozenset(MAPS)
+
+
 def map_subschemas(schema: dict[str, Any], path: str, change: Callable[[Any, str], Any]) -> dict[str, Any]:
     """A copy of `schema` with `change(subschema, its path)` applied one level down; everything else is shared."""
     result = dict(schema)
-    for keyword in ONE:
-        if is_schema(schema.get(keyword)):
-            result[keyword] = change(schema[keyword], f"{path}/{keyword}")
-    for keyword in LISTS:
-        value = schema.get(keyword)
-        if isinstance(value, list):
-            result[keyword] = [change(item, f"{path}/{keyword}/{index}") for index, item in enumerate(value)]
-    for keyword in MAPS:
-        value = schema.get(keyword)
+    for keyword, value in schema.items():
         if isinstance(value, dict):
-            result[keyword] = {
-                name: item if isinstance(item, list) else change(item, f"{path}/{keyword}/{escape(name)}")
-                for name, item in value.items()
-            }
+            if keyword in _HOLDS_MAP:
+                result[keyword] = {
+                    name: item
+                    if keyword == "dependencies" and isinstance(item, list)
+                    else change(item, f"{path}/{keyword}/{escape(name)}")
+                    for name, item in value.items()
+                }
+            elif keyword in _HOLDS_ONE:
+                result[keyword] = change(value, f"{path}/{keyword}")
+        elif isinstance(value, list) and keyword in _HOLDS_LIST:
+            result[keyword] = [change(item, f"{path}/{keyword}/{index}") for index, item in enumerate(value)]
+        elif isinstance(value, bool) and keyword in _HOLDS_ONE:
+            result[keyword] = change(value, f"{path}/{keyword}")
     return result
 
 
@@ -61,16 +65,16 @@ def every_subschema(schema: object, path: str = "") -> Iterator[tuple[dict[str, 
     if not isinstance(schema, dict):
         return
     yield schema, path
-    for keyword in ONE:
-        yield from every_subschema(schema.get(keyword), f"{path}/{keyword}")
-    for keyword in LISTS:
-        if isinstance(schema.get(keyword), list):
-            for index, item in enumerate(schema[keyword]):
+    for keyword, value in schema.items():
+        if isinstance(value, dict):
+            if keyword in _HOLDS_MAP:
+                for name, item in value.items():
+                    yield from every_subschema(item, f"{path}/{keyword}/{escape(name)}")
+            elif keyword in _HOLDS_ONE:
+                yield from every_subschema(value, f"{path}/{keyword}")
+        elif isinstance(value, list) and keyword in _HOLDS_LIST:
+            for index, item in enumerate(value):
                 yield from every_subschema(item, f"{path}/{keyword}/{index}")
-    for keyword in MAPS:
-        if isinstance(schema.get(keyword), dict):
-            for name, item in schema[keyword].items():
-                yield from every_subschema(item, f"{path}/{keyword}/{escape(name)}")
 
 
 def resolve(root: Schema, reference: str) -> tuple[Schema, str] | None:

@@ -7,12 +7,11 @@ that the gate has consumed.
 """
 
 import hashlib
-import json
 from enum import StrEnum
 from typing import Any
 
 from prime_inference.toolcalls.choice import Choice, Mode
-from prime_inference.toolcalls.declared import ANY_ARGUMENTS, Declared, Tool
+from prime_inference.toolcalls.declared import Declared, Tool
 from prime_inference.toolcalls.glm import CALL, CALL_END, KEY, KEY_END, VALUE, VALUE_END
 
 THINK, THINK_END = "<think>", "</think>"
@@ -57,17 +56,12 @@ def _call(tool: Tool) -> dict[str, Any]:
     return {
         "type": "tag",
         "begin": f"{CALL}{tool.name}",
-        "content": {"type": "json_schema", "style": "glm_xml", "json_schema": arguments_schema(tool)},
+        "content": {"type": "json_schema", "style": "glm_xml", "json_schema": tool.enforced},
         "end": CALL_END,
     }
 
 
-def arguments_schema(tool: Tool) -> dict[str, Any]:
-    """What the grammar holds a tool's arguments to. `strict: false` frees them, as the OpenAI API has it."""
-    free = tool.grammar is None or tool.function.get("strict") is False
-    return ANY_ARGUMENTS if free or tool.grammar is None else tool.grammar
-
-
-def tag_hash(tag: dict[str, Any]) -> str:
-    """The key under which a tag's compilation is remembered."""
-    return hashlib.sha256(json.dumps(tag, ensure_ascii=False).encode()).hexdigest()
+def tag_key(declared: Declared, choice: Choice, parallel: bool = True, thinking: Thinking = Thinking.BY_ENGINE) -> str:
+    """The key under which a tag's compilation is remembered: equal for equal tags, without writing the tag out."""
+    parts = [str(choice.mode), str(parallel), str(thinking), *(declared.tools[name].digest for name in choice.allowed)]
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()

@@ -12,7 +12,7 @@ from prime_inference.toolcalls.formats import FORMATS
 from prime_inference.toolcalls.suite.cases import function
 from prime_inference.toolcalls.suite.generate import generate
 from prime_inference.toolcalls.suite.parts import MAKERS
-from prime_inference.toolcalls.tags import Thinking, build_tag, tag_hash
+from prime_inference.toolcalls.tags import Thinking, build_tag, tag_key
 from prime_inference.toolcalls.verdict import Verdict, judge
 
 
@@ -212,9 +212,16 @@ def test_strict_false_frees_the_arguments_and_keeps_the_name() -> None:
     assert call["content"]["json_schema"] == {"type": "object"}
 
 
-def test_equal_tags_have_equal_hashes_and_others_others() -> None:
+def test_equal_tags_have_equal_keys_and_others_others() -> None:
     declared = declared_two()
-    auto, required = (build_tag(declared, read_choice(word, declared.tools)) for word in ("auto", "required"))
-    again = build_tag(declared_two(), read_choice("auto", declared.tools))
-    assert tag_hash(auto) == tag_hash(again)
-    assert tag_hash(auto) != tag_hash(required)
+    auto, required = (read_choice(word, declared.tools) for word in ("auto", "required"))
+    other = declare([function("a", CITY), function("b", {"type": "object", "properties": {"x": {}}})])
+    keys = [
+        tag_key(declared, auto),
+        tag_key(declared, required),
+        tag_key(declared, auto, parallel=False),
+        tag_key(declared, auto, thinking=Thinking.IN_TAG),
+        tag_key(other, auto),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert tag_key(declared_two(), auto) == keys[0]
