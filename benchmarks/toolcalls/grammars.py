@@ -21,6 +21,10 @@ class Grammars:
         except (RuntimeError, ValueError, TypeError) as error:
             return None, str(error).strip()
 
+    def compile_text(self, tag: dict[str, Any]) -> Any:
+        """The same by way of EBNF text, which is how it reaches an engine that takes a grammar and no tag."""
+        return self._compiler.compile_grammar(str(xgrammar.Grammar.from_structural_tag(json.dumps(tag))))
+
     def takes(self, compiled: Any, text: str) -> bool:
         """Whether the engine could write exactly this text and stop."""
         matcher = self._matcher(compiled)

@@ -50,6 +50,8 @@ class Side:
     reordered_rejected: int = 0
     extended: int = 0
     extended_rejected: int = 0
+    text_differs: int = 0
+    """Texts that the same grammar, sent as EBNF text, treats otherwise."""
     rejected_by: Counter[str] = field(default_factory=Counter)
     accepted_by: Counter[str] = field(default_factory=Counter)
 
@@ -173,16 +175,21 @@ def run(count: int, seed: int, grammars: Grammars) -> Result:
 
 def normalised(side: Side, grammars: Grammars, declared: Declared, sample: Sample, texts: Texts) -> None:
     side.tools += 1
-    compiled, _ = grammars.compile(build_tag(declared, ONE_CALL))
+    tag = build_tag(declared, ONE_CALL)
+    compiled, _ = grammars.compile(tag)
     if compiled is None:
         side.compile_failures += 1
         bare = without_patterns(declared.tools[NAME])
-        compiled, _ = grammars.compile(build_tag(Declared({NAME: bare}), ONE_CALL))
+        tag = build_tag(Declared({NAME: bare}), ONE_CALL)
+        compiled, _ = grammars.compile(tag)
         if compiled is None:
             side.unreported_failures += 1
             return
         side.degraded += 1
     measure(side, grammars, compiled, sample, texts)
+    as_text = grammars.compile_text(tag)
+    for text in (*texts.right, *(text for _, text in texts.wrong)):
+        side.text_differs += grammars.takes(as_text, text) != grammars.takes(compiled, text)
 
 
 def percent(part: int, whole: int) -> str:
@@ -219,6 +226,7 @@ def table(result: Result) -> str:
     ]
     lines = [f"{name:52} {one:>24} {two:>24}" for name, one, two in rows]
     lines += [
+        f"{'treated otherwise when sent as EBNF text':52} {mine.text_differs:>49}",
         f"{'right rejected by the judge':52} {percent(judged.right_rejected, judged.right):>49}",
         f"{'wrong accepted by the judge':52} {percent(judged.wrong_accepted, judged.wrong):>49}",
         f"{'wrong after parsing':52} {percent(judged.wrong_after_parsing, judged.right + judged.wrong):>49}",

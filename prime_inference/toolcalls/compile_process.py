@@ -27,7 +27,11 @@ def compile_tag(compiler: Any, tag: dict[str, Any], wanted: bool) -> dict[str, A
     text = json.dumps(tag)
     try:
         compiler.compile_structural_tag(text)
-        return {"ok": True, "grammar": str(xgrammar.Grammar.from_structural_tag(text)) if wanted else None}
+        if not wanted:
+            return {"ok": True, "grammar": None}
+        grammar = str(xgrammar.Grammar.from_structural_tag(text))
+        compiler.compile_grammar(grammar)  # as the engine will, from this very text
+        return {"ok": True, "grammar": grammar}
     except (RuntimeError, ValueError, TypeError) as error:  # xgrammar's own, and what its bindings turn C++ errors into
         return {"ok": False, "error": str(error).strip()}
 
