@@ -44,5 +44,8 @@ def sources_hash() -> str:
 
 
 def write(out: Path, about: dict[str, Any], samples: dict[str, Any]) -> None:
+    """One key a line: readable at the top, compact where the samples are."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps({**about, "result": samples}, indent=1, ensure_ascii=False, default=str) + "\n")
+    lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in about.items()]
+    lines += [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in samples.items()]
+    out.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -54,6 +54,8 @@ class Side:
     """Texts that the same grammar, sent as EBNF text, treats otherwise."""
     rejected_by: Counter[str] = field(default_factory=Counter)
     accepted_by: Counter[str] = field(default_factory=Counter)
+    rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    """The raw samples: tool, right, of them rejected, wrong, of them accepted. One that did not compile has none."""
 
 
 @dataclass
@@ -116,6 +118,7 @@ def judge_sample(sample: Sample, tool: Tool, declared: Declared, judged: Judged)
 
 
 def measure(side: Side, grammars: Grammars, compiled: Any, sample: Sample, texts: Texts) -> None:
+    before = side.right_rejected, side.wrong_accepted
     for text in texts.right:
         taken = grammars.takes(compiled, text)
         side.right += 1
@@ -128,6 +131,8 @@ def measure(side: Side, grammars: Grammars, compiled: Any, sample: Sample, texts
         side.wrong_accepted += taken
         if taken:
             side.accepted_by[construct] += 1
+    rejected, accepted = side.right_rejected - before[0], side.wrong_accepted - before[1]
+    side.rows.append((sample.number, len(texts.right), rejected, len(texts.wrong), accepted))
     side.reordered += len(texts.reordered)
     side.reordered_rejected += sum(not grammars.takes(compiled, text) for text in texts.reordered)
     side.extended += len(texts.extended)

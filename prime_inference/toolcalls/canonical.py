@@ -9,7 +9,7 @@ inside JSON.
 from enum import StrEnum
 from typing import Any
 
-from prime_inference.toolcalls.combine import Canonical, annotated, annotations, disjoint, intersect, union
+from prime_inference.toolcalls.combine import Canonical, Report, annotated, annotations, disjoint, intersect, union
 from prime_inference.toolcalls.conditions import NOT_ENFORCED, apply_conditions, exclusive, exclusive_ranges
 from prime_inference.toolcalls.draft7 import CountedValidator
 from prime_inference.toolcalls.errors import Unreadable
@@ -218,7 +218,7 @@ class Expansion:
         if finding not in self.findings:
             self.findings.append(finding)
 
-    def _reporter(self, path: str) -> Any:
+    def _reporter(self, path: str) -> Report:
         return lambda keyword, reason: self._find(Effect.LOOSER, path, keyword, reason)
 
 

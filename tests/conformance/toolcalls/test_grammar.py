@@ -31,7 +31,7 @@ def test_the_normaliser_makes_the_grammar_take_all_right_calls_and_few_wrong_one
     command = (sys.executable, "-m", "benchmarks.toolcalls.scale", "--tokenizer", str(model_folder), "--out", str(out))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     subprocess.run((*command, "--count", str(len(MAKERS))), check=True, capture_output=True, cwd=ROOT, env=environment)
-    result: dict[str, Any] = json.loads(out.read_text())["result"]
+    result: dict[str, Any] = json.loads(out.read_text())
     mine, judged = result["normalised"], result["judged"]
     assert min(result["constructs"].values()) >= 1
     assert len(result["constructs"]) == len(MAKERS)
