@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +197,16 @@ def normalised(side: Side, grammars: Grammars, declared: Declared, sample: Sampl
         side.text_differs += grammars.takes(as_text, text) != grammars.takes(compiled, text)
 
 
+def as_plain(result: Result) -> dict[str, Any]:
+    """For JSON. `dataclasses.asdict` would rebuild each Counter from its pairs, and count those."""
+    return {
+        **vars(result),
+        "plain": vars(result.plain),
+        "normalised": vars(result.normalised),
+        "judged": vars(result.judged),
+    }
+
+
 def percent(part: int, whole: int) -> str:
     return f"{part}/{whole} = {100 * part / whole:.2f} %" if whole else "0/0"
 
@@ -259,7 +269,7 @@ def main() -> None:
         print(f"{name}: rejects right, by construct: {side.rejected_by.most_common(8)}")
         print(f"{name}: accepts wrong, by construct: {side.accepted_by.most_common(12)}")
     if options.out is not None:
-        write(options.out, about, {"count": options.count, "seed": options.seed, **asdict(result)})
+        write(options.out, about, {"count": options.count, "seed": options.seed, **as_plain(result)})
     sys.exit(1 if result.judged.wrong_accepted or result.normalised.unreported_failures else 0)
 
 
