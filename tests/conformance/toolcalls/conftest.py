@@ -81,12 +81,18 @@ def raw_frontend(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def relay(raw_frontend: Frontend, model_folder: Path) -> AsyncIterator[str]:
+async def compiler(model_folder: Path) -> AsyncIterator[TagCompiler]:
+    """One for all tests: its process imports torch."""
     compiler = TagCompiler(str(model_folder), with_grammar=True)
+    yield compiler
+    await compiler.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def relay(raw_frontend: Frontend, compiler: TagCompiler) -> AsyncIterator[str]:
     runner = web.AppRunner(Relay(raw_frontend.url, compiler).app())
     await runner.setup()
     port = free_port()
     await web.TCPSite(runner, "127.0.0.1", port).start()
     yield f"http://127.0.0.1:{port}/v1"
     await runner.cleanup()
-    await compiler.close()

@@ -44,7 +44,9 @@ class Relay:
                 parallel = body.get("parallel_tool_calls") is not False
                 admitted = await admit(self._compiler, declared, choice, parallel)
                 declared = admitted.declared
-                body = {**body, "guided_grammar": admitted.grammar, "tool_choice": _for_frontend(choice)}
+                tools = [_without_strict(tool) for tool in body["tools"]]
+                choice_there = "none" if choice.mode is Mode.NONE else "auto"
+                body = {**body, "tools": tools, "guided_grammar": admitted.grammar, "tool_choice": choice_there}
         except ToolError as error:
             return web.json_response({"error": {"message": error.message, "type": "invalid_request_error"}}, status=400)
         url = f"{self._frontend}/v1/chat/completions"
@@ -70,8 +72,9 @@ class Relay:
         return response
 
 
-def _for_frontend(choice: Choice) -> str:
-    return "none" if choice.mode is Mode.NONE else "auto"
+def _without_strict(tool: dict[str, Any]) -> dict[str, Any]:
+    """Dynamo refuses a strict tool that leaves a key optional (400). What is strict is the grammar, and that is ours."""
+    return {**tool, "function": {key: value for key, value in tool["function"].items() if key != "strict"}}
 
 
 async def _events(upstream: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """The wire suite through the real Dynamo frontend, with our parser on the raw text in the gateway's place."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,8 +10,8 @@ from prime_inference.toolcalls.suite.wire import CUT, TEXTS, wire_cases
 from tests.conformance.toolcalls.conftest import Frontend
 
 in_session_loop = pytest.mark.asyncio(loop_scope="session")
-FEWER_STEPS = (1, 3, 0)
-"""One token at a time, a step that no marker's length divides, and everything at once."""
+FEWER_STEPS = (1, 3)
+"""One token at a time, and a step that leaves markers in the middle."""
 
 
 @in_session_loop
@@ -49,6 +50,16 @@ async def test_the_engine_gets_the_grammar_in_the_very_configuration_that_leaves
     assert not takes(grammar, "<tool_call>typed<arg_key>o</arg_key><arg_value>{}</arg_value></tool_call>")
     assert not takes(grammar, "<tool_call>nope</tool_call>")
     assert not takes(grammar, "text with </tool_call> in it")
+
+
+@in_session_loop
+async def test_a_strict_tool_with_optional_keys_is_served_and_enforced(relay: str, raw_frontend: Frontend) -> None:
+    case = next(case for case in wire_cases() if case.id == "wire.ref-object")
+    strict = tuple({**tool, "function": {**tool["function"], "strict": True}} for tool in case.tools)
+    run = await run_cases(relay, "glm", [replace(case, tools=strict)], {}, concurrency=1, steps=(1,))
+    assert [result.problems for result in run.results] == [(), ()]
+    guided = json.loads(raw_frontend.tags_file.read_text().splitlines()[-1])
+    assert '"typed"' in guided["grammar"]
 
 
 def test_case_ids_are_unique_and_every_hand_made_case_names_its_source() -> None:
