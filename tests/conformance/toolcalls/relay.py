@@ -73,7 +73,7 @@ class Relay:
 
 
 def _without_strict(tool: dict[str, Any]) -> dict[str, Any]:
-    """Dynamo refuses a strict tool that leaves a key optional (400). Strict is what the grammar is, and that is ours."""
+    """Dynamo refuses a strict tool that leaves a key optional (400). The grammar is what is strict, and it is ours."""
     return {**tool, "function": {key: value for key, value in tool["function"].items() if key != "strict"}}
 
 
