@@ -45,6 +45,7 @@ class TagCompiler:
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
         self._answers: OrderedDict[str, Compiled | Rejected] = OrderedDict()
+        self._asked: dict[str, asyncio.Task[Compiled | Rejected]] = {}
 
     async def compile(self, key: str, tag: dict[str, Any]) -> Compiled | Rejected:
         """`key` is the tag's `tags.tag_key`. A tag that kills or outlasts the process is rejected.
@@ -52,14 +53,23 @@ class TagCompiler:
         Raises `CompilerGone` when the process cannot be started.
         """
         known = self._answers.get(key)
-        if known is None:
-            async with self._turn:
-                known = self._answers.get(key) or await self._ask(tag)
-            self._answers[key] = known
-            if len(self._answers) > REMEMBERED:
-                self._answers.popitem(last=False)
-        self._answers.move_to_end(key)
-        return known
+        if known is not None:
+            self._answers.move_to_end(key)
+            return known
+        asked = self._asked.get(key)
+        if asked is None:
+            asked = self._asked[key] = asyncio.create_task(self._ask_and_remember(key, tag))
+            asked.add_done_callback(lambda _: self._asked.pop(key, None))
+        # A client that leaves must not leave its answer behind in the pipe, for the next request to take for its own.
+        return await asyncio.shield(asked)
+
+    async def _ask_and_remember(self, key: str, tag: dict[str, Any]) -> Compiled | Rejected:
+        async with self._turn:
+            answer = await self._ask(tag)
+        self._answers[key] = answer
+        if len(self._answers) > REMEMBERED:
+            self._answers.popitem(last=False)
+        return answer
 
     async def close(self) -> None:
         process, self._process = self._process, None
@@ -68,20 +78,25 @@ class TagCompiler:
             await process.wait()
 
     async def _ask(self, tag: dict[str, Any]) -> Compiled | Rejected:
-        process = await self._running()
+        """A process may have died before, or of something else, so that only a tag that kills two is to blame."""
+        for _ in range(2):
+            process = await self._running()
+            try:
+                answer = await self._exchange(process, {"tag": tag, "grammar": self._with_grammar})
+            except TimeoutError:
+                await self.close()
+                return Rejected(f"the grammar took longer than {COMPILE_S:.0f} s to compile")
+            except (ConnectionError, CompilerGone):
+                await self.close()
+                continue
+            return Compiled(answer["grammar"]) if answer["ok"] else Rejected(str(answer["error"]))
+        return Rejected("the grammar compiler died of it")
+
+    async def _exchange(self, process: asyncio.subprocess.Process, request: dict[str, Any]) -> dict[str, Any]:
         assert process.stdin is not None
-        request = json.dumps({"tag": tag, "grammar": self._with_grammar})
-        try:
-            process.stdin.write(request.encode() + b"\n")
-            await process.stdin.drain()
-            answer = await self._line(process, COMPILE_S)
-        except TimeoutError:
-            await self.close()
-            return Rejected(f"the grammar took longer than {COMPILE_S:.0f} s to compile")
-        except (ConnectionError, CompilerGone):
-            await self.close()
-            return Rejected("the grammar compiler died of it")
-        return Compiled(answer["grammar"]) if answer["ok"] else Rejected(str(answer["error"]))
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        await process.stdin.drain()
+        return await self._line(process, COMPILE_S)
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is None:
@@ -95,9 +110,9 @@ class TagCompiler:
         )
         try:
             await self._line(self._process, START_S)
-        except TimeoutError as error:
+        except (TimeoutError, CompilerGone) as error:
             await self.close()
-            raise CompilerGone("the grammar compiler did not start in time") from error
+            raise CompilerGone(f"the grammar compiler did not start: {error or 'no answer in time'}") from error
         return self._process
 
     @staticmethod

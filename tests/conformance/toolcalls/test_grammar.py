@@ -1,5 +1,6 @@
 """Every construct once through xgrammar's real compiler and matcher, with and without the normaliser, in one run."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ from prime_inference.toolcalls.choice import read_choice
 from prime_inference.toolcalls.compiler import Compiled, Rejected, TagCompiler
 from prime_inference.toolcalls.declared import Declared, OnUnsupported, declare
 from prime_inference.toolcalls.door import admit
-from prime_inference.toolcalls.errors import UnsupportedTool
+from prime_inference.toolcalls.errors import CompilerGone, UnsupportedTool
 from prime_inference.toolcalls.suite.cases import function
 from prime_inference.toolcalls.suite.parts import MAKERS
 from prime_inference.toolcalls.tags import build_tag, tag_key
@@ -64,6 +65,35 @@ async def test_the_door_asks_the_real_compiler_and_degrades_what_it_dies_of(comp
 
     with pytest.raises(UnsupportedTool, match="tool 'worse'"):
         await admit(compiler, *_with_grammar_that_does_not_compile())
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_process_that_was_killed_is_replaced_and_nobodys_answer_goes_to_another(compiler: TagCompiler) -> None:
+    tools = [function(f"tool_{number}", {"type": "object", "properties": {}}) for number in range(3)]
+    choices = [
+        read_choice({"type": "function", "function": {"name": f"tool_{n}"}}, declare(tools).tools) for n in range(3)
+    ]
+    asked = [(tag_key(declare(tools), choice), build_tag(declare(tools), choice)) for choice in choices]
+    assert isinstance(await compiler.compile(*asked[0]), Compiled)
+    process = compiler._process
+    assert process is not None
+    process.kill()
+    leaving = asyncio.create_task(compiler.compile(*asked[1]))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    third = await compiler.compile(*asked[2])
+    second = await compiler.compile(*asked[1])
+    for answer, name in ((second, "tool_1"), (third, "tool_2")):
+        assert isinstance(answer, Compiled)
+        assert name in (answer.grammar or "")
+
+
+@pytest.mark.slow
+async def test_a_compiler_that_cannot_start_says_so(tmp_path: Path) -> None:
+    compiler = TagCompiler(str(tmp_path / "no tokenizer here"))
+    with pytest.raises(CompilerGone, match="did not start"):
+        await compiler.compile("k", {})
 
 
 def _with_grammar_that_does_not_compile() -> tuple[Any, Any]:
