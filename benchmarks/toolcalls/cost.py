@@ -1,0 +1,115 @@
+"""What the contract costs a request of 20 tools, in milliseconds, and a streamed chunk, in microseconds.
+
+    python -m benchmarks.toolcalls.cost --out FILE
+
+`door_cold` reads and normalises tools never seen before and builds and hashes the tag; `door_warm` does so for
+tools of an earlier turn, which is what every later turn of an agent pays. `judge` is one call's verdict; `chunk` is
+one chunk through the parser of raw text and the judge together, which is all that is added to the time between two
+tokens. The compilation itself is in another process and cached (`compiler.py`); it is not part of these numbers.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.toolcalls.record import environment, write
+from prime_inference.toolcalls import declared as declared_module
+from prime_inference.toolcalls.choice import read_choice
+from prime_inference.toolcalls.declared import declare
+from prime_inference.toolcalls.raw import RawStream
+from prime_inference.toolcalls.stream import StreamJudge
+from prime_inference.toolcalls.suite.cases import function
+from prime_inference.toolcalls.suite.generate import Sample, generate
+from prime_inference.toolcalls.suite.wire import call
+from prime_inference.toolcalls.tags import build_tag, tag_key
+from prime_inference.toolcalls.verdict import judge
+
+TOOLS = 20
+SEED = 20
+ROUNDS = 400
+CHARACTERS_A_CHUNK = 4
+"""About one token."""
+
+
+def tools_of(samples: list[Sample], turn: int) -> list[dict[str, Any]]:
+    """`turn` goes into a description, so that no earlier turn's preparation fits."""
+    return [
+        function(f"tool_{index}", sample.parameters, description=f"Does the thing numbered {index} ({turn}).")
+        for index, sample in enumerate(samples)
+    ]
+
+
+def door(tools: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+    declared = declare(tools)
+    choice = read_choice("auto", declared.tools)
+    return tag_key(declared, choice), build_tag(declared, choice)
+
+
+def timed(work: Callable[[int], object], rounds: int) -> list[float]:
+    """Milliseconds of each round."""
+    result = []
+    for number in range(rounds):
+        start = time.perf_counter()
+        work(number)
+        result.append((time.perf_counter() - start) * 1000)
+    return result
+
+
+def chunk_costs(tools: list[dict[str, Any]]) -> list[float]:
+    """Milliseconds of each chunk of an answer with text and a call of 8 KB."""
+    declared = declare(tools)
+    choice = read_choice("auto", declared.tools)
+    text = "x" * 2000 + call("tool_0", ("query", "line of code\n" * 600)) + "done"
+    raw, judged = RawStream(declared, choice, lambda: "call_0", thinking=False), StreamJudge(declared, choice)
+    costs = []
+    for start in range(0, len(text), CHARACTERS_A_CHUNK):
+        delta = {"content": text[start : start + CHARACTERS_A_CHUNK]}
+        chunk = {"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        begun = time.perf_counter()
+        sent = raw.feed(chunk)
+        if sent is not None:
+            judged.feed(sent)
+        costs.append((time.perf_counter() - begun) * 1000)
+    return costs
+
+
+def measure() -> dict[str, list[float]]:
+    samples = list(generate(TOOLS, SEED))
+    arguments = [json.dumps(sample.right[0]) for sample in samples]
+    warm = tools_of(samples, 0)
+    tools = declare(warm).tools
+    door(warm)
+    declared_module._prepare.cache_clear()
+    return {
+        "door_cold": timed(lambda turn: door(tools_of(samples, turn + 1)), ROUNDS // 4),
+        "door_warm": timed(lambda _: door(warm), ROUNDS),
+        "judge": timed(lambda turn: judge(f"tool_{turn % TOOLS}", arguments[turn % TOOLS], tools), ROUNDS),
+        "request_warm": timed(lambda turn: (door(warm), judge("tool_0", arguments[0], tools)), ROUNDS),
+        "chunk": chunk_costs(warm),
+    }
+
+
+def summary(values: list[float]) -> str:
+    ordered = sorted(values)
+    p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+    return f"n {len(ordered):5}  p50 {statistics.median(ordered):8.4f} ms  p99 {p99:8.4f} ms  max {ordered[-1]:8.4f} ms"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    about = environment("python -m benchmarks.toolcalls.cost")
+    samples = measure()
+    for name, values in samples.items():
+        print(f"{name:14} {summary(values)}")
+    if options.out is not None:
+        write(options.out, about, {"unit": "ms", "samples": samples})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""xgrammar's real compiler and matcher, in this process: does a tag compile, and does its grammar take a text?"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import xgrammar
+from transformers import AutoTokenizer
+
+
+class Grammars:
+    def __init__(self, tokenizer: Path) -> None:
+        info = xgrammar.TokenizerInfo.from_huggingface(AutoTokenizer.from_pretrained(str(tokenizer)))
+        self._matcher = xgrammar.GrammarMatcher
+        self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+
+    def compile(self, tag: dict[str, Any]) -> tuple[Any, str]:
+        """The compiled grammar and "", or None and what the compiler said."""
+        try:
+            return self._compiler.compile_structural_tag(json.dumps(tag)), ""
+        except (RuntimeError, ValueError, TypeError) as error:
+            return None, str(error).strip()
+
+    def compile_text(self, tag: dict[str, Any]) -> Any:
+        """The same by way of EBNF text, which is how it reaches an engine that takes a grammar and no tag."""
+        return self._compiler.compile_grammar(str(xgrammar.Grammar.from_structural_tag(json.dumps(tag))))
+
+    def takes(self, compiled: Any, text: str) -> bool:
+        """Whether the engine could write exactly this text and stop."""
+        matcher = self._matcher(compiled)
+        return bool(matcher.accept_string(text)) and bool(matcher.is_completed())

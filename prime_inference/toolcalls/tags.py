@@ -1,0 +1,67 @@
+"""The structural tag of a request: which texts the engine may write, as data. Nothing here needs xgrammar.
+
+A tag is JSON in xgrammar's `structural_tag` format, compiled by `compile_process` at the door and by the engine
+later. With reasoning parsed by the engine's own gate (vLLM's `--reasoning-parser`), the tag starts after the
+thinking; `Thinking.IN_TAG` is for an engine without that gate. Never both: the grammar would reject the `</think>`
+that the gate has consumed.
+"""
+
+import hashlib
+from enum import StrEnum
+from typing import Any
+
+from prime_inference.toolcalls.choice import Choice, Mode
+from prime_inference.toolcalls.declared import Declared, Tool
+from prime_inference.toolcalls.glm import CALL, CALL_END, KEY, KEY_END, VALUE, VALUE_END
+
+THINK, THINK_END = "<think>", "</think>"
+_IN_TEXT = [THINK, THINK_END, CALL_END, KEY, KEY_END, VALUE, VALUE_END]
+"""Markers that have no place in text. `<tool_call>` has: it begins a call."""
+
+
+class Thinking(StrEnum):
+    BY_ENGINE = "by_engine"
+    IN_TAG = "in_tag"
+
+
+def build_tag(
+    declared: Declared, choice: Choice, parallel: bool = True, thinking: Thinking = Thinking.BY_ENGINE
+) -> dict[str, Any]:
+    answer = _answer([_call(declared.tools[name]) for name in choice.allowed], choice, parallel)
+    if thinking is Thinking.IN_TAG:
+        thought = {"type": "any_text", "excludes": [*_IN_TEXT, CALL]}
+        answer = {
+            "type": "sequence",
+            "elements": [{"type": "tag", "begin": "", "content": thought, "end": THINK_END}, answer],
+        }
+    return {"type": "structural_tag", "format": answer}
+
+
+def _answer(calls: list[dict[str, Any]], choice: Choice, parallel: bool) -> dict[str, Any]:
+    if choice.mode is Mode.NONE or not calls:
+        return {"type": "any_text", "excludes": [*_IN_TEXT, CALL]}
+    if choice.mode is Mode.NAMED:
+        return calls[0]
+    return {
+        "type": "triggered_tags",
+        "triggers": [CALL],
+        "tags": calls,
+        "excludes": _IN_TEXT,
+        "at_least_one": choice.mode is Mode.REQUIRED,
+        "stop_after_first": not parallel,
+    }
+
+
+def _call(tool: Tool) -> dict[str, Any]:
+    return {
+        "type": "tag",
+        "begin": f"{CALL}{tool.name}",
+        "content": {"type": "json_schema", "style": "glm_xml", "json_schema": tool.enforced},
+        "end": CALL_END,
+    }
+
+
+def tag_key(declared: Declared, choice: Choice, parallel: bool = True, thinking: Thinking = Thinking.BY_ENGINE) -> str:
+    """The key under which a tag's compilation is remembered: equal for equal tags, without writing the tag out."""
+    parts = [str(choice.mode), str(parallel), str(thinking), *(declared.tools[name].digest for name in choice.allowed)]
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()

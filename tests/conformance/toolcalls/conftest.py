@@ -1,0 +1,98 @@
+"""One canned engine behind the real Dynamo frontend a session, and the relay in the gateway's place before it."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from prime_inference.toolcalls.compiler import TagCompiler
+from tests.conformance.toolcalls.relay import Relay
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+READY_S = 120.0
+"""For Python, Dynamo's runtime and the model card on a busy core; alone it takes about 5 s."""
+
+
+@dataclass(frozen=True)
+class Frontend:
+    url: str
+    tags_file: Path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built in a process of its own: transformers warns on import, and warnings are errors here."""
+    folder = tmp_path_factory.mktemp("model")
+    subprocess.run((sys.executable, str(HERE / "glm_model.py"), str(folder)), check=True, capture_output=True)
+    return folder
+
+
+def run_frontend(model: Path, folder: Path, tool_parser: str) -> Iterator[Frontend]:
+    port, tags, log = free_port(), folder / "tags.jsonl", folder / "engine.log"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "DYN_LOG": "error", "HOME": str(folder)}
+    command = (sys.executable, str(HERE / "canned_engine.py"), str(model), str(port), tool_parser, str(tags))
+    with log.open("w") as output:
+        engine = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+    try:
+        wait_ready(f"http://127.0.0.1:{port}/v1/models", engine, log)
+        yield Frontend(f"http://127.0.0.1:{port}", tags)
+    finally:
+        engine.terminate()
+        try:
+            engine.wait(10)
+        except subprocess.TimeoutExpired:
+            engine.kill()
+            engine.wait()
+
+
+def wait_ready(url: str, engine: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        assert engine.poll() is None, log.read_text()[-2000:]
+        try:
+            if httpx.get(url, trust_env=False).json()["data"]:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.2)
+    raise AssertionError(f"the frontend was not ready in {READY_S} s: {log.read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="session")
+def raw_frontend(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
+    """No parsers: Dynamo leaves the text as it is."""
+    yield from run_frontend(model_folder, tmp_path_factory.mktemp("raw"), "none")
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def compiler(model_folder: Path) -> AsyncIterator[TagCompiler]:
+    """One for all tests: its process imports torch."""
+    compiler = TagCompiler(str(model_folder), with_grammar=True)
+    yield compiler
+    await compiler.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def relay(raw_frontend: Frontend, compiler: TagCompiler) -> AsyncIterator[str]:
+    runner = web.AppRunner(Relay(raw_frontend.url, compiler).app())
+    await runner.setup()
+    port = free_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    yield f"http://127.0.0.1:{port}/v1"
+    await runner.cleanup()

@@ -1,0 +1,68 @@
+"""The wire suite through the real Dynamo frontend, with our parser on the raw text in the gateway's place."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from prime_inference.toolcalls.suite.run import STEPS, run_cases
+from prime_inference.toolcalls.suite.wire import CUT, TEXTS, wire_cases
+from tests.conformance.toolcalls.conftest import Frontend
+
+in_session_loop = pytest.mark.asyncio(loop_scope="session")
+FEWER_STEPS = (1, 3)
+"""One token at a time, and a step that leaves markers in the middle."""
+
+
+@in_session_loop
+async def test_every_wire_case_comes_back_right_whole_and_for_every_cut_of_the_stream(relay: str) -> None:
+    cases = list(wire_cases(each=1))
+    run = await run_cases(relay, "glm", cases, {}, concurrency=4, steps=FEWER_STEPS)
+    assert run.not_run == {}
+    assert len(run.results) == len(cases) * (1 + len(FEWER_STEPS))
+    assert [(result.id, result.way, result.problems) for result in run.results if not result.passed] == []
+
+
+@pytest.mark.slow
+@in_session_loop
+async def test_every_wire_case_and_every_generated_call_comes_back_right_for_every_step(relay: str) -> None:
+    cases = list(wire_cases())
+    run = await run_cases(relay, "glm", cases, {}, concurrency=4)
+    assert len(run.results) == len(cases) * (1 + len(STEPS))
+    assert [(result.id, result.way, result.problems) for result in run.results if not result.passed] == []
+
+
+@in_session_loop
+async def test_the_engine_gets_the_grammar_in_the_very_configuration_that_leaves_the_text_raw(
+    relay: str, raw_frontend: Frontend
+) -> None:
+    before = len(raw_frontend.tags_file.read_text().splitlines()) if raw_frontend.tags_file.exists() else 0
+    cases = [case for case in wire_cases() if case.id == "wire.ref-object"]
+    await run_cases(relay, "glm", cases, {}, concurrency=1)
+    guided = [json.loads(line) for line in raw_frontend.tags_file.read_text().splitlines()[before + 1 :]]
+    assert len(guided) == 1 + len(STEPS)
+    assert {tuple(one) for one in guided} == {("grammar",)}
+    import xgrammar
+    from xgrammar.testing import _is_grammar_accept_string as takes
+
+    grammar = xgrammar.Grammar.from_ebnf(guided[0]["grammar"])
+    assert takes(grammar, '<tool_call>typed<arg_key>o</arg_key><arg_value>{"city": "x"}</arg_value></tool_call>')
+    assert not takes(grammar, "<tool_call>typed<arg_key>o</arg_key><arg_value>{}</arg_value></tool_call>")
+    assert not takes(grammar, "<tool_call>nope</tool_call>")
+    assert not takes(grammar, "text with </tool_call> in it")
+
+
+@in_session_loop
+async def test_a_strict_tool_with_optional_keys_is_served_and_enforced(relay: str, raw_frontend: Frontend) -> None:
+    case = next(case for case in wire_cases() if case.id == "wire.ref-object")
+    strict = tuple({**tool, "function": {**tool["function"], "strict": True}} for tool in case.tools)
+    run = await run_cases(relay, "glm", [replace(case, tools=strict)], {}, concurrency=1, steps=(1,))
+    assert [result.problems for result in run.results] == [(), ()]
+    guided = json.loads(raw_frontend.tags_file.read_text().splitlines()[-1])
+    assert '"typed"' in guided["grammar"]
+
+
+def test_case_ids_are_unique_and_every_hand_made_case_names_its_source() -> None:
+    ids = [case.id for case in wire_cases()]
+    assert len(ids) == len(set(ids))
+    assert all(source for _, source, _, _ in (*TEXTS, *CUT))
