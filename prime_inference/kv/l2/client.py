@@ -18,13 +18,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 from prime_inference.kv.l2.batch import Batch, Task
 from prime_inference.kv.l2.exchange import ServedKey
 from prime_inference.kv.l2.lane import Lane
 from prime_inference.kv.l2.outcomes import KeyOutcome, Operation
 from prime_inference.kv.l2.partition import shard_of
-from prime_inference.kv.l2.settings import L2Settings, ShardAddress, parse_settings
+from prime_inference.kv.l2.settings import L2Settings, parse_settings
 
 CLOSE_TIMEOUT_S = 2.0
 """How long `close` waits for threads; they are daemons, so one stuck in name lookup cannot keep the process."""
@@ -59,7 +60,14 @@ class ShardedL2Client:
         kinds = {"lookup": 1, "load": settings.load_connections, "store": settings.store_connections}
         self._lanes = {
             kind: [
-                Lane(address, settings.username, settings.password, f"{kind}-{shard}", connections, self._record)
+                Lane(
+                    address,
+                    settings.username,
+                    settings.password,
+                    f"{kind}-{shard}",
+                    connections,
+                    partial(self._record, shard),
+                )
                 for shard, address in enumerate(settings.shards)
             ]
             for kind, connections in kinds.items()
@@ -177,11 +185,12 @@ class ShardedL2Client:
             if self._event_fd >= 0:
                 os.eventfd_write(self._event_fd, 1)
 
-    def _record(self, address: ShardAddress, served: ServedKey) -> None:
-        shard = str(address)
+    def _record(self, shard: int, served: list[ServedKey]) -> None:
+        name = str(self.settings.shards[shard])
         with self._lock:
-            self._counts[shard, served.operation, served.outcome] += 1
-            self._bytes[shard, served.operation] += served.value_bytes
+            for operation, outcome, value_bytes in served:
+                self._counts[name, operation, outcome] += 1
+                self._bytes[name, operation] += value_bytes
 
     def _expire_due(self) -> None:
         while True:
@@ -195,4 +204,4 @@ class ShardedL2Client:
                 batch = heapq.heappop(self._due)[2]
             for index in batch.settle_waiting(KeyOutcome.DEADLINE):
                 shard = shard_of(batch.keys[index], len(self.settings.shards))
-                self._record(self.settings.shards[shard], ServedKey(batch.operation, KeyOutcome.DEADLINE, 0))
+                self._record(shard, [ServedKey(batch.operation, KeyOutcome.DEADLINE, 0)])

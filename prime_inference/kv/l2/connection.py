@@ -16,8 +16,15 @@ from prime_inference.kv.l2.wire import TERMINATOR, MalformedReply, ReplyHeader, 
 CONNECT_TIMEOUT_S = 0.5
 """A shard on the same network answers in a millisecond; one that drops packets must not eat the whole deadline."""
 
-READ_AHEAD_BYTES = 64 * 1024
-"""Replies without values, and the first part of one with a value, come through a buffer of this size."""
+READ_AHEAD_BYTES = 4 * 1024
+"""First lines come through a buffer of this size: hundreds of lookups' replies, and little of a value to copy on."""
+
+WAIT_FOR_ALL_BYTES = 512 * 1024
+"""A rest longer than this is awaited whole; a shorter one is read together with the line that follows it."""
+
+TIMEOUT_REUSE_S = 0.01
+"""How long a kernel timeout stays set for the same deadline before it is set anew: one system call in two, for a
+deadline that is late by this at most."""
 
 SHORTEST_TIMEOUT_S = 0.001
 """The kernel takes a timeout of 0 for none at all."""
@@ -49,12 +56,16 @@ class Connection:
         self._ahead = bytearray(READ_AHEAD_BYTES)
         self._view = memoryview(self._ahead)
         self._start = self._end = 0
+        self._limits: dict[int, tuple[float, float]] = {}  # socket option -> (deadline, when it was set)
 
     def open(self, deadline: float) -> None:
         """Connect and authenticate if there is no connection. Raises Unreachable, DeadlinePassed, ConnectionLost."""
         if self._socket is not None:
             return
-        timeout_s = min(CONNECT_TIMEOUT_S, self._remaining_s(deadline))
+        remaining_s = deadline - self._now()
+        if remaining_s <= 0.0:
+            raise DeadlinePassed(f"{self.address}")
+        timeout_s = min(CONNECT_TIMEOUT_S, remaining_s)
         try:
             opened = socket.create_connection((self.address.host, self.address.port), timeout=timeout_s)
         except OSError as error:
@@ -63,6 +74,7 @@ class Connection:
         opened.settimeout(None)
         self._socket = opened
         self._start = self._end = 0
+        self._limits.clear()
         if self._password:
             parts = (b"AUTH", self._username.encode(), self._password.encode())
             self.send([command(*(part for part in parts if part))], deadline)
@@ -113,11 +125,16 @@ class Connection:
 
     def read_value(self, into: memoryview, deadline: float) -> None:
         """Fill `into` and read the terminator after it. Raises as `read_header`; then `into` holds no value."""
-        have = min(self._end - self._start, len(into))
+        size = len(into)
+        have = min(self._end - self._start, size)
         into[:have] = self._view[self._start : self._start + have]
         self._start += have
-        while have < len(into):
-            have += self._receive(into[have:], deadline, socket.MSG_WAITALL)
+        while size - have > WAIT_FOR_ALL_BYTES:
+            have += self._receive([into[have:]], deadline, socket.MSG_WAITALL)
+        while have < size:
+            # Nothing is read ahead here. One call for the rest of this value and the first line of the next reply.
+            have += self._receive([into[have:], self._view], deadline)
+            self._start, self._end = 0, max(0, have - size)
         while self._end - self._start < len(TERMINATOR):
             self._fill(deadline)
         if self._view[self._start : self._start + len(TERMINATOR)] != TERMINATOR:
@@ -141,12 +158,12 @@ class Connection:
             kept = self._end - self._start
             self._ahead[:kept] = self._ahead[self._start : self._end]
             self._start, self._end = 0, kept
-        self._end += self._receive(self._view[self._end :], deadline)
+        self._end += self._receive([self._view[self._end :]], deadline)
 
-    def _receive(self, into: memoryview, deadline: float, flags: int = 0) -> int:
+    def _receive(self, into: list[memoryview], deadline: float, flags: int = 0) -> int:
         self._limit(socket.SO_RCVTIMEO, deadline)
         try:
-            received = self._live().recv_into(into, 0, flags)
+            received = self._live().recvmsg_into(into, 0, flags)[0]
         except BlockingIOError as error:
             raise DeadlinePassed(f"{self.address}: receive") from error
         except OSError as error:
@@ -161,11 +178,12 @@ class Connection:
         return self._socket
 
     def _limit(self, option: int, deadline: float) -> None:
-        seconds, fraction = divmod(self._remaining_s(deadline), 1.0)
-        self._live().setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(seconds), int(fraction * 1e6)))
-
-    def _remaining_s(self, deadline: float) -> float:
-        remaining_s = deadline - self._now()
-        if remaining_s <= 0.0:
+        now = self._now()
+        if deadline <= now:
             raise DeadlinePassed(f"{self.address}")
-        return max(remaining_s, SHORTEST_TIMEOUT_S)
+        for_deadline, set_at = self._limits.get(option, (0.0, 0.0))
+        if for_deadline == deadline and now - set_at < TIMEOUT_REUSE_S:
+            return
+        seconds, fraction = divmod(max(deadline - now, SHORTEST_TIMEOUT_S), 1.0)
+        self._live().setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(seconds), int(fraction * 1e6)))
+        self._limits[option] = (deadline, now)

@@ -4,8 +4,8 @@ Raises what the connection raises, with every key before the failing one settled
 says which keys to try again. The key whose reply was awaited is the one charged with the failure.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from typing import NamedTuple
 
 from prime_inference.kv.l2.batch import Task
 from prime_inference.kv.l2.connection import Connection, ConnectionLost, DeadlinePassed, Unreachable
@@ -15,14 +15,20 @@ from prime_inference.kv.l2.wire import TERMINATOR, MalformedReply, ReplyHeader, 
 CONNECTIONS_TRIED = 2
 """A connection that died while idle is noticed only by the next request; on a second, fresh one, it is the shard."""
 
+FLIGHT_KEYS = 32
+"""Requests sent together. Enough to hide the round trip of small values."""
+
+FLIGHT_BYTES = 512 * 1024
+"""A flight ends with the key that passes this. A value of more than this travels alone, which lets Valkey read it
+straight into place: behind another command it would have to move it first."""
+
 LARGEST_DISCARD_BYTES = 64 * 1024 * 1024
 """Reading past a foreign value keeps the connection; past a huge one a new connection is cheaper."""
 
 _COMMANDS = {Operation.LOOKUP: b"EXISTS", Operation.LOAD: b"GET", Operation.DELETE: b"DEL"}
 
 
-@dataclass(frozen=True)
-class ServedKey:
+class ServedKey(NamedTuple):
     """For the counters: what was settled, and the bytes that were moved into or out of the caller's buffer."""
 
     operation: Operation
@@ -30,8 +36,9 @@ class ServedKey:
     value_bytes: int
 
 
-def serve(connection: Connection, window: list[Task], record: Callable[[ServedKey], None]) -> list[Task]:
+def serve(connection: Connection, window: list[Task], served: list[ServedKey]) -> list[Task]:
     """Settle the keys of `window` in one exchange; those to be tried again, in order (empty when all are settled).
+    What was settled here is appended to `served`.
 
     Each call settles a key, or charges a loss to one, so calling until nothing is left ends. The claims of keys handed
     back are released. After a failure the connection is dropped. Unreachable is left to the caller, who knows for how
@@ -39,21 +46,21 @@ def serve(connection: Connection, window: list[Task], record: Callable[[ServedKe
     """
     current = _Current(window)
     try:
-        _exchange(connection, current, record)
+        _exchange(connection, current, served)
     except Unreachable:
         _hand_back(window)
         raise
     except DeadlinePassed:
         connection.drop()
-        current.fail(KeyOutcome.DEADLINE, record)
+        current.fail(KeyOutcome.DEADLINE, served)
     except MalformedReply:
         connection.drop()
-        current.fail(KeyOutcome.MALFORMED, record)
+        current.fail(KeyOutcome.MALFORMED, served)
     except ConnectionLost:
         connection.drop()
         current.task.losses += 1
         if current.task.losses >= CONNECTIONS_TRIED:
-            current.fail(KeyOutcome.CONNECTION_LOST, record)
+            current.fail(KeyOutcome.CONNECTION_LOST, served)
     return _hand_back(window)
 
 
@@ -64,42 +71,58 @@ class _Current:
         self.window = window
         self.task = window[0]
 
-    def fail(self, outcome: KeyOutcome, record: Callable[[ServedKey], None]) -> None:
+    def fail(self, outcome: KeyOutcome, served: list[ServedKey]) -> None:
         if self.task.batch.settle(self.task.index, outcome):
-            record(ServedKey(self.task.batch.operation, outcome, 0))
+            served.append(ServedKey(self.task.batch.operation, outcome, 0))
 
 
-def _exchange(connection: Connection, current: _Current, record: Callable[[ServedKey], None]) -> None:
-    window = current.window
-    connection.open(window[0].batch.deadline)
-    asked: list[Task] = []
-    for task in window:
-        if task.batch.operation is Operation.STORE:
+def _exchange(connection: Connection, current: _Current, served: list[ServedKey]) -> None:
+    """Flight by flight: the next one leaves when the first reply of the last one is there, so that the shard always has
+    work, and never so much that it prepares the last value before it sends the first."""
+    connection.open(current.task.batch.deadline)
+    waiting = deque(current.window)
+    in_flight = deque(_send_flight(connection, waiting, current))
+    first_of_last = in_flight[0] if in_flight else None
+    while in_flight:
+        task = current.task = in_flight.popleft()
+        header = connection.read_header(task.batch.deadline)
+        if task is first_of_last:
+            flight = _send_flight(connection, waiting, current)
+            in_flight.extend(flight)
+            first_of_last = flight[0] if flight else None
             current.task = task
-            # Claimed from before its first byte leaves: a buffer that is reused while half sent would store garbage.
-            if task.batch.claim(task.index):
-                head = store_head(task.key, len(task.buffer))
-                connection.send([head, task.buffer, TERMINATOR], task.batch.deadline)
-                asked.append(task)
-        elif not task.batch.is_settled(task.index):
-            asked.append(task)
-    requests = [
-        command(_COMMANDS[task.batch.operation], task.key)
-        for task in asked
-        if task.batch.operation is not Operation.STORE
-    ]
-    if requests:
-        connection.send([b"".join(requests)], window[0].batch.deadline)
-    for task in asked:
-        current.task = task
-        outcome = _take_reply(connection, task)
-        moved = len(task.buffer) if outcome is KeyOutcome.OK else 0
+        outcome = _take_reply(connection, task, header)
         if task.batch.settle(task.index, outcome):
-            record(ServedKey(task.batch.operation, outcome, moved))
+            moved = len(task.buffer) if outcome is KeyOutcome.OK else 0
+            served.append(ServedKey(task.batch.operation, outcome, moved))
 
 
-def _take_reply(connection: Connection, task: Task) -> KeyOutcome:
-    header = connection.read_header(task.batch.deadline)
+def _send_flight(connection: Connection, waiting: deque[Task], current: _Current) -> list[Task]:
+    """Ask for the next few keys that are not settled yet; those asked for."""
+    asked: list[Task] = []
+    parts: list[bytes | memoryview] = []
+    flight_bytes = 0
+    while waiting and len(asked) < FLIGHT_KEYS and flight_bytes < FLIGHT_BYTES:
+        task = waiting.popleft()
+        operation = task.batch.operation
+        if operation is Operation.STORE:
+            # Claimed from before its first byte leaves: a buffer that is reused while half sent would store garbage.
+            if not task.batch.claim(task.index):
+                continue
+            parts += [store_head(task.key, len(task.buffer)), task.buffer, TERMINATOR]
+        elif task.batch.is_settled(task.index):
+            continue
+        else:
+            parts.append(command(_COMMANDS[operation], task.key))
+        asked.append(task)
+        flight_bytes += len(task.buffer)
+    if asked:
+        current.task = asked[0]
+        connection.send(parts, asked[0].batch.deadline)
+    return asked
+
+
+def _take_reply(connection: Connection, task: Task, header: ReplyHeader) -> KeyOutcome:
     if header.kind is ReplyKind.ERROR:
         return KeyOutcome.SERVER_ERROR
     operation = task.batch.operation

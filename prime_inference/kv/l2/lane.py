@@ -16,11 +16,15 @@ from prime_inference.kv.l2.exchange import ServedKey, serve
 from prime_inference.kv.l2.outcomes import KeyOutcome
 from prime_inference.kv.l2.settings import ShardAddress
 
-WINDOW_KEYS = 64
+WINDOW_KEYS = 256
 """Requests sent before their replies are read: hides the round trip of small values."""
 
-WINDOW_BYTES = 4 * 1024 * 1024
-"""A window ends with the key that passes this: beyond it a round trip is noise, and other threads share the work."""
+WINDOW_BYTES = 16 * 1024 * 1024
+"""A window ends with the key that passes this, and a batch wakes one thread for every so many bytes. Threads share one
+interpreter lock: a second one for a few small values costs more in turns of the lock than it saves."""
+
+SHARE_BYTES = 8 * 1024 * 1024
+"""A window with this much in it takes no more than its equal share, so that large values spread over the threads."""
 
 RECONNECT_PAUSE_S = 0.25
 """After a failed connect its lane answers at once for this long, so that a dead shard costs lookups nothing."""
@@ -36,14 +40,12 @@ class Lane:
         password: str,
         name: str,
         connections: int,
-        record: Callable[[ShardAddress, ServedKey], None],
+        record: Callable[[list[ServedKey]], None],
     ) -> None:
-        self._address = address
         self._record = record
         self._queue: deque[Task] = deque()
         self._wake = threading.Condition()
         self._closed = False
-        self._idle = 0
         self._unreachable_until = 0.0
         self._connections = [Connection(address, username, password) for _ in range(connections)]
         self._threads = [
@@ -59,7 +61,7 @@ class Lane:
             if self._closed:
                 return False
             self._queue.extend(tasks)
-            self._wake.notify(min(len(tasks), max(1, self._idle)))
+            self._wake.notify(1 + sum(len(task.buffer) for task in tasks) // WINDOW_BYTES)
             return True
 
     def close(self, timeout_s: float) -> None:
@@ -69,8 +71,7 @@ class Lane:
             left = list(self._queue)
             self._queue.clear()
             self._wake.notify_all()
-        for task in left:
-            self._settle(task, KeyOutcome.CLOSED)
+        self._record([_settled(task, KeyOutcome.CLOSED) for task in left])
         for connection in self._connections:
             connection.interrupt()
         deadline = time.monotonic() + timeout_s
@@ -80,39 +81,40 @@ class Lane:
     def _run(self, connection: Connection) -> None:
         while window := self._take():
             left = window
+            served: list[ServedKey] = []
             while left:
                 if self._closed or time.monotonic() < self._unreachable_until:
                     outcome = KeyOutcome.CLOSED if self._closed else KeyOutcome.UNREACHABLE
-                    for task in left:
-                        self._settle(task, outcome)
+                    served += [_settled(task, outcome) for task in left]
                     break
                 try:
-                    left = serve(connection, left, self._served)
+                    left = serve(connection, left, served)
                 except Unreachable:
                     self._unreachable_until = time.monotonic() + RECONNECT_PAUSE_S
+            self._record(served)
         connection.drop()
 
     def _take(self) -> list[Task]:
         """The next window; empty when the lane is closed."""
         with self._wake:
             while not self._queue and not self._closed:
-                self._idle += 1
                 self._wake.wait()
-                self._idle -= 1
-            # An equal share: one thread must not take all keys of a batch while the others find none.
             share = -(-len(self._queue) // len(self._threads))
             window: list[Task] = []
             window_bytes = 0
-            while self._queue and len(window) < min(share, WINDOW_KEYS) and window_bytes < WINDOW_BYTES:
+            while (
+                self._queue
+                and len(window) < WINDOW_KEYS
+                and window_bytes < WINDOW_BYTES
+                and (len(window) < share or window_bytes < SHARE_BYTES)
+            ):
                 task = self._queue.popleft()
                 window.append(task)
                 window_bytes += len(task.buffer)
             return window
 
-    def _settle(self, task: Task, outcome: KeyOutcome) -> None:
-        task.batch.release(task.index)
-        if task.batch.settle(task.index, outcome):
-            self._served(ServedKey(task.batch.operation, outcome, 0))
 
-    def _served(self, served: ServedKey) -> None:
-        self._record(self._address, served)
+def _settled(task: Task, outcome: KeyOutcome) -> ServedKey:
+    task.batch.release(task.index)
+    task.batch.settle(task.index, outcome)
+    return ServedKey(task.batch.operation, outcome, 0)

@@ -6,6 +6,7 @@ replies   +OK   -ERR ...   :<number>   $<length> (bytes follow)   $-1 (no such k
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 TERMINATOR = b"\r\n"
 
@@ -44,6 +45,7 @@ def store_head(key: bytes, value_bytes: int) -> bytes:
     return b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(key), key, value_bytes)
 
 
+@lru_cache(maxsize=64)  # a batch has the same few first lines over and over
 def parse_header(line: bytes) -> ReplyHeader:
     """The reply that `line` (without its terminator) opens. Raises MalformedReply."""
     sign, rest = line[:1], line[1:]

@@ -61,7 +61,7 @@ def loads(count: int, operation: Operation = Operation.LOAD) -> tuple[Batch, lis
 def test_a_value_that_arrives_after_its_key_expired_is_read_past_and_not_written() -> None:
     batch, window, memory = loads(2)
     connection = ScriptedConnection(lambda: batch.settle_waiting(KeyOutcome.DEADLINE), FOUND, FOUND)
-    assert serve(connection, window, lambda served: None) == []
+    assert serve(connection, window, []) == []
     assert batch.outcomes == [KeyOutcome.DEADLINE] * 2
     assert memory == [bytearray(len(VALUE))] * 2
     assert connection.discarded == 2 * len(VALUE)
@@ -71,7 +71,7 @@ def test_a_key_that_expired_before_its_turn_is_not_asked_for() -> None:
     batch, window, _ = loads(2)
     batch.settle(0, KeyOutcome.DEADLINE)
     connection = ScriptedConnection(FOUND)
-    assert serve(connection, window, lambda served: None) == []
+    assert serve(connection, window, []) == []
     assert b"k0" not in connection.sent
     assert batch.outcomes == [KeyOutcome.DEADLINE, KeyOutcome.OK]
 
@@ -80,7 +80,7 @@ def test_a_store_that_expired_in_the_queue_sends_none_of_its_memory() -> None:
     batch, window, _ = loads(1, Operation.STORE)
     batch.settle_waiting(KeyOutcome.DEADLINE)
     connection = ScriptedConnection()
-    assert serve(connection, window, lambda served: None) == []
+    assert serve(connection, window, []) == []
     assert connection.sent == b""
 
 
@@ -90,27 +90,27 @@ def test_a_store_in_flight_cannot_be_expired_under_the_sender() -> None:
     connection = ScriptedConnection(
         lambda: expired.append(batch.settle_waiting(KeyOutcome.DEADLINE)), ReplyHeader(ReplyKind.STATUS, text=b"OK")
     )
-    serve(connection, window, lambda served: None)
+    serve(connection, window, [])
     assert expired == [[]]
     assert batch.outcomes == [KeyOutcome.OK]
 
 
 def test_a_lost_connection_is_charged_to_the_key_in_service_and_the_rest_is_tried_again() -> None:
     batch, window, _ = loads(3)
-    left = serve(ScriptedConnection(FOUND, ConnectionLost("gone")), window, lambda served: None)
+    left = serve(ScriptedConnection(FOUND, ConnectionLost("gone")), window, [])
     assert [task.index for task in left] == [1, 2]
     assert [task.losses for task in left] == [1, 0]
-    left = serve(ScriptedConnection(ConnectionLost("gone again")), left, lambda served: None)
+    left = serve(ScriptedConnection(ConnectionLost("gone again")), left, [])
     assert [task.index for task in left] == [2]
     assert batch.outcomes[1] is KeyOutcome.CONNECTION_LOST
-    assert serve(ScriptedConnection(FOUND), left, lambda served: None) == []
+    assert serve(ScriptedConnection(FOUND), left, []) == []
     assert batch.outcomes[2] is KeyOutcome.OK
 
 
 def test_a_deadline_drops_the_connection_since_a_reply_is_still_on_its_way() -> None:
     batch, window, _ = loads(1)
     connection = ScriptedConnection(DeadlinePassed("late"))
-    assert serve(connection, window, lambda served: None) == []
+    assert serve(connection, window, []) == []
     assert connection.drops == 1
     assert batch.outcomes == [KeyOutcome.DEADLINE]
 
@@ -120,7 +120,7 @@ def test_unreachable_is_the_callers_to_judge_and_claims_nothing() -> None:
     connection = ScriptedConnection()
     connection.opening = Unreachable("refused")
     with pytest.raises(Unreachable):
-        serve(connection, window, lambda served: None)
+        serve(connection, window, [])
     assert batch.claim(0)
 
 
@@ -130,7 +130,7 @@ def test_each_key_is_counted_once_with_the_bytes_it_moved() -> None:
     serve(
         ScriptedConnection(FOUND, ReplyHeader(ReplyKind.NO_VALUE), ReplyHeader(ReplyKind.ERROR, text=b"ERR")),
         window,
-        served.append,
+        served,
     )
     assert [(each.outcome, each.value_bytes) for each in served] == [
         (KeyOutcome.OK, len(VALUE)),
