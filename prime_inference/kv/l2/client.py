@@ -204,4 +204,4 @@ class ShardedL2Client:
                 batch = heapq.heappop(self._due)[2]
             for index in batch.settle_waiting(KeyOutcome.DEADLINE):
                 shard = shard_of(batch.keys[index], len(self.settings.shards))
-                self._record(shard, [ServedKey(batch.operation, KeyOutcome.DEADLINE, 0)])
+                self._record(shard, [(batch.operation, KeyOutcome.DEADLINE, 0)])

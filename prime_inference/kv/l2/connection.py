@@ -98,7 +98,7 @@ class Connection:
 
     def send(self, parts: list[bytes | memoryview], deadline: float) -> None:
         """Send all parts in order without joining them. Raises ConnectionLost, DeadlinePassed."""
-        rest: list[memoryview] = [memoryview(part) for part in parts]
+        rest = list(parts)
         while rest:
             self._limit(socket.SO_SNDTIMEO, deadline)
             try:
@@ -111,7 +111,7 @@ class Connection:
                 sent -= len(rest[0])
                 rest.pop(0)
             if rest and sent:
-                rest[0] = rest[0][sent:]
+                rest[0] = memoryview(rest[0])[sent:]
 
     def read_header(self, deadline: float) -> ReplyHeader:
         """The next reply's first line. Raises MalformedReply, ConnectionLost, DeadlinePassed."""

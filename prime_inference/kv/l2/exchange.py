@@ -5,7 +5,6 @@ says which keys to try again. The key whose reply was awaited is the one charged
 """
 
 from collections import deque
-from typing import NamedTuple
 
 from prime_inference.kv.l2.batch import Task
 from prime_inference.kv.l2.connection import Connection, ConnectionLost, DeadlinePassed, Unreachable
@@ -15,12 +14,16 @@ from prime_inference.kv.l2.wire import TERMINATOR, MalformedReply, ReplyHeader, 
 CONNECTIONS_TRIED = 2
 """A connection that died while idle is noticed only by the next request; on a second, fresh one, it is the shard."""
 
-FLIGHT_KEYS = 32
-"""Requests sent together. Enough to hide the round trip of small values."""
+FLIGHT_KEYS = 128
+"""Requests sent together: one round trip for so many lookups."""
 
 FLIGHT_BYTES = 512 * 1024
-"""A flight ends with the key that passes this. A value of more than this travels alone, which lets Valkey read it
-straight into place: behind another command it would have to move it first."""
+"""A flight ends with the key that passes this. With four times as much, values piled up in the socket and left the
+processor's cache before they were read: loads took up to 1.5 times as long (docs/kv.md)."""
+
+SEND_AHEAD_BYTES = 1024 * 1024
+"""Behind a value longer than this nothing is asked for ahead, for the same reason; its transfer is long enough that the
+round trip after it is noise, and the lane's other connections fill it."""
 
 LARGEST_DISCARD_BYTES = 64 * 1024 * 1024
 """Reading past a foreign value keeps the connection; past a huge one a new connection is cheaper."""
@@ -28,12 +31,8 @@ LARGEST_DISCARD_BYTES = 64 * 1024 * 1024
 _COMMANDS = {Operation.LOOKUP: b"EXISTS", Operation.LOAD: b"GET", Operation.DELETE: b"DEL"}
 
 
-class ServedKey(NamedTuple):
-    """For the counters: what was settled, and the bytes that were moved into or out of the caller's buffer."""
-
-    operation: Operation
-    outcome: KeyOutcome
-    value_bytes: int
+ServedKey = tuple[Operation, KeyOutcome, int]
+"""For the counters: operation, what was settled, and the bytes moved into or out of the caller's buffer."""
 
 
 def serve(connection: Connection, window: list[Task], served: list[ServedKey]) -> list[Task]:
@@ -73,28 +72,34 @@ class _Current:
 
     def fail(self, outcome: KeyOutcome, served: list[ServedKey]) -> None:
         if self.task.batch.settle(self.task.index, outcome):
-            served.append(ServedKey(self.task.batch.operation, outcome, 0))
+            served.append((self.task.batch.operation, outcome, 0))
 
 
 def _exchange(connection: Connection, current: _Current, served: list[ServedKey]) -> None:
-    """Flight by flight: the next one leaves when the first reply of the last one is there, so that the shard always has
-    work, and never so much that it prepares the last value before it sends the first."""
+    """Flight by flight. The next one leaves when the first reply of the last one begins, so that the shard has work
+    while we read, and never so much that it prepares the last value before it has sent the first. A large value has its
+    connection to itself."""
     connection.open(current.task.batch.deadline)
     waiting = deque(current.window)
-    in_flight = deque(_send_flight(connection, waiting, current))
-    first_of_last = in_flight[0] if in_flight else None
-    while in_flight:
+    in_flight: deque[Task] = deque()
+    first_of_last: Task | None = None
+    while waiting or in_flight:
+        if not in_flight:
+            in_flight.extend(_send_flight(connection, waiting, current))
+            if not in_flight:
+                return
+            first_of_last = in_flight[0]
         task = current.task = in_flight.popleft()
-        header = connection.read_header(task.batch.deadline)
-        if task is first_of_last:
+        batch = task.batch
+        header = connection.read_header(batch.deadline)
+        if task is first_of_last and waiting and len(task.buffer) <= SEND_AHEAD_BYTES:
             flight = _send_flight(connection, waiting, current)
             in_flight.extend(flight)
             first_of_last = flight[0] if flight else None
             current.task = task
         outcome = _take_reply(connection, task, header)
-        if task.batch.settle(task.index, outcome):
-            moved = len(task.buffer) if outcome is KeyOutcome.OK else 0
-            served.append(ServedKey(task.batch.operation, outcome, moved))
+        if batch.settle(task.index, outcome):
+            served.append((batch.operation, outcome, len(task.buffer) if outcome is KeyOutcome.OK else 0))
 
 
 def _send_flight(connection: Connection, waiting: deque[Task], current: _Current) -> list[Task]:
@@ -118,6 +123,9 @@ def _send_flight(connection: Connection, waiting: deque[Task], current: _Current
         flight_bytes += len(task.buffer)
     if asked:
         current.task = asked[0]
+        # Requests without values are cheaper joined; values stay where they are.
+        if asked[0].batch.operation is not Operation.STORE:
+            parts = [b"".join(parts)]
         connection.send(parts, asked[0].batch.deadline)
     return asked
 

@@ -117,4 +117,4 @@ class Lane:
 def _settled(task: Task, outcome: KeyOutcome) -> ServedKey:
     task.batch.release(task.index)
     task.batch.settle(task.index, outcome)
-    return ServedKey(task.batch.operation, outcome, 0)
+    return task.batch.operation, outcome, 0

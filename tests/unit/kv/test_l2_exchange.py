@@ -132,7 +132,7 @@ def test_each_key_is_counted_once_with_the_bytes_it_moved() -> None:
         window,
         served,
     )
-    assert [(each.outcome, each.value_bytes) for each in served] == [
+    assert [(outcome, value_bytes) for _, outcome, value_bytes in served] == [
         (KeyOutcome.OK, len(VALUE)),
         (KeyOutcome.ABSENT, 0),
         (KeyOutcome.SERVER_ERROR, 0),
