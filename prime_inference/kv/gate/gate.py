@@ -45,3 +45,7 @@ class LoadGate:
 
     def ended(self, tier: str, load: LoadInFlight, moved_tokens: int, now: float) -> None:
         self.tiers[tier].ended(load, moved_tokens * self._bytes_per_token, now)
+
+    def failed(self, tier: str, load: LoadInFlight, now: float) -> None:
+        """The load ended in misses or errors, or was not used: it says nothing about bandwidth."""
+        self.tiers[tier].failed(load, now)

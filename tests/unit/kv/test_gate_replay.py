@@ -16,10 +16,8 @@ from benchmarks.kv_tiers.replay_throttle import (
 )
 
 REQUESTS = 450
-TOO_QUICK = "10 and 0.1, every 5 s"
-"""A tier that changes a hundredfold faster than two loads tell: see the printed losses in docs/kv.md."""
 
-CASES = [case for case in [*CONSTANT, *WRONG_START, *CHANGING] if case.name != TOO_QUICK]
+CASES = [*CONSTANT, *WRONG_START, *CHANGING]
 
 
 @pytest.mark.parametrize("per_s", RATES_PER_S)
