@@ -36,7 +36,7 @@ from prime_inference.kv.gate.estimates import PrefillEstimate, TierEstimate
 from prime_inference.kv.gate.gate import LoadGate
 from prime_inference.kv.gate.plans import LoadPlans, Step
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("vllm.prime_inference.tier")  # vLLM's processes have a handler for the name vllm only
 
 TIER = "lmcache"
 
@@ -55,13 +55,16 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig | None = None
     ) -> None:
-        extra = vllm_config.kv_transfer_config.kv_connector_extra_config
-        now = time.monotonic()
-        self._plans = build_plans(extra, bytes_per_token(kv_cache_config), now)
+        # Before LMCache's own start, which waits for its server: a wrong setting should not.
+        self._begin(vllm_config.kv_transfer_config.kv_connector_extra_config, bytes_per_token(kv_cache_config))
         super().__init__(vllm_config, role, kv_cache_config)
         if role is KVConnectorRole.SCHEDULER and self.scheduler_adapter.lmcache_tokens_per_chunk != CHUNK_TOKENS:
             chunk = self.scheduler_adapter.lmcache_tokens_per_chunk
             raise ValueError(f"LMCache runs with chunks of {chunk} tokens: start it with --chunk-size {CHUNK_TOKENS}")
+
+    def _begin(self, extra: dict[str, Any], bytes_per_token: int) -> None:
+        now = time.monotonic()
+        self._plans = build_plans(extra, bytes_per_token, now)
         self._admitted: dict[str, Request] = {}
         self._abandoned: dict[str, LMCacheMPRequestTracker] = {}
         self._last_step: tuple[float, int, set[str]] = (now, 0, set())
