@@ -77,9 +77,10 @@ class Engine:
 
     def __init__(self, model: Path, server_port: int, bytes_per_s: float, log: Path) -> None:
         self._log = log.open("ab")
+        command = [sys.executable, "-m", "benchmarks.kv_tiers.run_tier_connector", "--engine", str(model)]
+        command += ["--server-port", str(server_port), "--bytes-per-s", str(bytes_per_s)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.kv_tiers.run_tier_connector", "--engine", str(model)]
-            + ["--server-port", str(server_port), "--bytes-per-s", str(bytes_per_s)],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
