@@ -178,6 +178,28 @@ def test_a_lookup_does_not_wait_behind_loads(valkey: MisbehavingValkey) -> None:
         client.close()
 
 
+def test_a_hanging_name_lookup_does_not_hold_the_caller(
+    valkey: MisbehavingValkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No timeout of a socket covers the resolver; only the client's own watch over deadlines does."""
+
+    def hang(*_args: object, **_kwargs: object) -> None:
+        time.sleep(DEADLINE_S + SLACK_S + 0.5)
+        raise OSError("no such name after all")
+
+    monkeypatch.setattr("prime_inference.kv.l2.connection.socket.create_connection", hang)
+    client = client_of(valkey)
+    try:
+        outcomes, into, took_s = load(client, ["k"])
+        assert outcomes == [KeyOutcome.DEADLINE]
+        assert took_s < DEADLINE_S + SLACK_S
+        assert into[0].tobytes() == bytes([UNTOUCHED]) * VALUE_BYTES
+        counts, _ = client.counts()
+        assert list(counts.values()) == [1]
+    finally:
+        client.close()
+
+
 def test_a_restarted_server_is_found_again_at_the_first_request(valkey: MisbehavingValkey) -> None:
     valkey.values = {b"k": value_of("k")}
     client = client_of(valkey)

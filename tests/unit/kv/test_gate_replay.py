@@ -35,6 +35,12 @@ def test_a_fast_tier_is_used() -> None:
     assert row["gate_p99_over_no_tier"] < 0.7
 
 
+def test_a_start_up_measurement_that_was_far_too_low_is_unlearnt_by_probes() -> None:
+    (row,) = compare([case for case in WRONG_START if case.known == 0.1], REQUESTS, 1.2, seed=1)
+    assert row["gate_p50_over_no_tier"] < 0.6
+    assert row["share_of_hit_tokens_loaded"] > 0.8
+
+
 def test_a_slow_tier_without_a_gate_runs_away() -> None:
     """The trouble that the gate is for is in this replay: one store of a third of B*, the engine waiting for it."""
     (row,) = compare([case for case in CONSTANT if case.name == "0.35 x B*"], REQUESTS, 1.2, seed=1)
