@@ -17,6 +17,7 @@ Tokens that the engine's own cache holds count as stored: they were offered to t
 
 import logging
 import time
+from collections import Counter
 from dataclasses import fields
 from typing import Any
 
@@ -24,6 +25,7 @@ from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector
 from lmcache.integration.vllm.lmcache_mp_metadata import LMCacheMPRequestState, LMCacheMPRequestTracker
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -35,6 +37,7 @@ from prime_inference.kv.gate.decision import Policy
 from prime_inference.kv.gate.estimates import PrefillEstimate, TierEstimate
 from prime_inference.kv.gate.gate import LoadGate
 from prime_inference.kv.gate.plans import LoadPlans, Step
+from prime_inference.kv.metrics import TierPromMetrics, TierStats
 
 log = logging.getLogger("vllm.prime_inference.tier")  # vLLM's processes have a handler for the name vllm only
 
@@ -69,6 +72,7 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
         self._abandoned: dict[str, LMCacheMPRequestTracker] = {}
         self._last_step: tuple[float, int, set[str]] = (now, 0, set())
         self._reported_at = now
+        self._decisions_told: Counter[str] = Counter()
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         tracker = self._get_or_create_request_tracker(request)
@@ -126,6 +130,34 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
         self._abandoned.pop(request.request_id, None)
         finished: tuple[bool, dict[str, Any] | None] = super().request_finished(request, block_ids)
         return finished
+
+    def get_kv_connector_stats(self) -> TierStats | None:
+        """What the gate decided and how loads ended since the last call; None on the worker's side."""
+        if self.role is not KVConnectorRole.SCHEDULER:
+            return None
+        decisions = Counter({f"{choice}/{reason}": n for (choice, reason), n in self._plans.gate.decisions.items()})
+        ended, self._plans.ended = self._plans.ended, []
+        stats = TierStats()
+        stats.data["decisions"] = dict(decisions - self._decisions_told)
+        stats.data["ends"] = dict(Counter(str(load.end) for load in ended))
+        stats.data["loaded_tokens"] = sum(load.tokens for load in ended)
+        stats.data["load_seconds"] = [load.seconds for load in ended if load.tokens]
+        self._decisions_told = decisions
+        return stats
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats:
+        return TierStats() if data is None else TierStats(data)
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: VllmConfig,
+        metric_types: dict[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> TierPromMetrics:
+        return TierPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def shutdown(self) -> None:
         if self.role is KVConnectorRole.SCHEDULER:

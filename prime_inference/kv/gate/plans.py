@@ -53,12 +53,23 @@ class _Plan:
     found_tokens: int = 0
 
 
+@dataclass(frozen=True)
+class EndedLoad:
+    """`tokens` and `seconds` only of a load that was LOADED, else 0."""
+
+    end: LoadEnd
+    tokens: int = 0
+    seconds: float = 0.0
+
+
 class LoadPlans:
     """One engine's waiting requests. Owned by the scheduler's side of the connector, one thread."""
 
     def __init__(self, gate: LoadGate, tier: str) -> None:
         self.gate = gate
         self.ends: Counter[LoadEnd] = Counter()
+        self.ended: list[EndedLoad] = []
+        """Since whoever reports them last took them."""
         self._tier = tier
         self._computing: set[str] = set()
         self._plans: dict[str, _Plan] = {}
@@ -110,7 +121,10 @@ class LoadPlans:
     def _end(self, request: str, end: LoadEnd, now: float) -> None:
         plan = self._plans.pop(request)
         self.ends[end] += 1
-        if end is LoadEnd.LOADED:
+        loaded = end is LoadEnd.LOADED
+        took_s = now - plan.load.started_at
+        self.ended.append(EndedLoad(end, plan.found_tokens, took_s) if loaded else EndedLoad(end))
+        if loaded:
             self.gate.ended(self._tier, plan.load, plan.found_tokens, now)
         elif end is LoadEnd.LATE:
             self.gate.ended(self._tier, plan.load, 0, now)

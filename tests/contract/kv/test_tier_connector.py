@@ -3,6 +3,7 @@ with the real class's signatures; benchmarks/kv_tiers/run_tier_connector.py has 
 
 import inspect
 import warnings
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import create_autospec
 
@@ -69,7 +70,7 @@ def test_what_is_overridden_still_has_the_shape_that_vllm_calls(module: Any) -> 
     overridden = [
         name for name, value in vars(module.TierConnector).items() if inspect.isfunction(value) and name[0] != "_"
     ]
-    assert len(overridden) == 6
+    assert len(overridden) == 7
     for name in overridden:
         ours = inspect.signature(getattr(module.TierConnector, name)).parameters
         theirs = inspect.signature(getattr(KVConnectorBase_V1, name)).parameters
@@ -161,6 +162,44 @@ def test_a_failed_copy_is_counted_and_says_nothing_about_bandwidth(module: Any) 
     side.update_connector_output(KVConnectorOutput(finished_recving={"r"}, invalid_block_ids={3}))
     assert side._plans.ends == {"failed": 1}
     assert side._plans.gate.tiers["lmcache"].bytes_per_s == 10e9
+
+
+def test_decisions_and_loads_reach_vllms_log_and_its_metrics_page_once(module: Any) -> None:
+    import prometheus_client
+    from vllm.config import KVTransferConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorLogging, KVConnectorProm
+    from vllm.v1.outputs import KVConnectorOutput
+
+    config = KVTransferConfig(
+        kv_connector="TierConnector", kv_connector_module_path="prime_inference.kv.connector", kv_role="kv_both"
+    )
+    page = KVConnectorProm(SimpleNamespace(kv_transfer_config=config), ["model_name", "engine"], {0: ["m", "0"]})
+    line: list[str] = []
+    logged = KVConnectorLogging(config)
+    side = scheduler_side(module)
+    side.scheduler_adapter.check_lookup_result.return_value = 4_096
+    for name in ("one", "two"):
+        request = request_of(name=name)
+        side.get_num_new_matched_tokens(request, 0)
+        side.update_state_after_alloc(request, blocks_of(256), 4_096)
+        side.update_connector_output(KVConnectorOutput(finished_recving={name}))
+        side.get_num_new_matched_tokens(request_of(name=f"{name} again"), 4_096)
+        stats = side.get_kv_connector_stats()
+        assert not stats.is_empty()
+        page.observe(stats.to_dict())
+        logged.observe(stats.to_dict())
+    assert side.get_kv_connector_stats().is_empty()
+    logged.log(lambda form, *values: line.append(form % values))
+    assert "take_all/faster=2, recompute/no_hit=2, loaded=2, loaded tokens=8192" in line[0]
+
+    def value(name: str, **labels: str) -> float | None:
+        return prometheus_client.REGISTRY.get_sample_value(name, {"model_name": "m", "engine": "0", **labels})
+
+    assert value("prime_kv_gate_decisions_total", choice="take_all", reason="faster") == 2
+    assert value("prime_kv_gate_decisions_total", choice="recompute", reason="no_hit") == 2
+    assert value("prime_kv_loads_total", end="loaded") == 2
+    assert value("prime_kv_loaded_tokens_total") == 8_192
+    assert value("prime_kv_load_seconds_count") == 2
 
 
 def test_a_finished_request_leaves_nothing_behind(module: Any) -> None:
