@@ -20,7 +20,7 @@ def test_every_ratio_against_lmcaches_client_is_the_recorded_one() -> None:
         recorded.add(f"{row['speed_ratio_median']:.2f} [{low:.2f}, {high:.2f}]")
     quoted = re.findall(r"\d\.\d\d \[\d\.\d\d, \d\.\d\d\]", DOC)
     assert set(quoted) == recorded
-    assert len(quoted) == 22
+    assert len(quoted) == 22  # each row of the table once
 
 
 def test_the_worst_row_of_the_replay_is_the_quoted_one() -> None:
