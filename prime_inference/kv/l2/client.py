@@ -118,7 +118,8 @@ class ShardedL2Client:
         return completed
 
     def counts(self) -> tuple[dict[tuple[str, Operation, KeyOutcome], int], dict[tuple[str, Operation], int]]:
-        """Keys by (shard, operation, outcome) and value bytes moved by (shard, operation), since the start."""
+        """Keys by (shard, operation, outcome) and value bytes moved by (shard, operation), since the start. A key is
+        counted just after its batch has been told."""
         with self._lock:
             return dict(self._counts), dict(self._bytes)
 
