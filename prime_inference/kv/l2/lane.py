@@ -71,7 +71,7 @@ class Lane:
             left = list(self._queue)
             self._queue.clear()
             self._wake.notify_all()
-        self._record([_settled(task, KeyOutcome.CLOSED) for task in left])
+        self._record(_settle(left, KeyOutcome.CLOSED))
         for connection in self._connections:
             connection.interrupt()
         deadline = time.monotonic() + timeout_s
@@ -85,7 +85,7 @@ class Lane:
             while left:
                 if self._closed or time.monotonic() < self._unreachable_until:
                     outcome = KeyOutcome.CLOSED if self._closed else KeyOutcome.UNREACHABLE
-                    served += [_settled(task, outcome) for task in left]
+                    served += _settle(left, outcome)
                     break
                 try:
                     left = serve(connection, left, served)
@@ -114,7 +114,11 @@ class Lane:
             return window
 
 
-def _settled(task: Task, outcome: KeyOutcome) -> ServedKey:
-    task.batch.release(task.index)
-    task.batch.settle(task.index, outcome)
-    return task.batch.operation, outcome, 0
+def _settle(tasks: list[Task], outcome: KeyOutcome) -> list[ServedKey]:
+    """Settle keys that will not be served; those that the deadline had not settled before."""
+    served: list[ServedKey] = []
+    for task in tasks:
+        task.batch.release(task.index)
+        if task.batch.settle(task.index, outcome):
+            served.append((task.batch.operation, outcome, 0))
+    return served
