@@ -1,0 +1,52 @@
+"""What every result file of this folder says about where it came from."""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def provenance(packages: list[str], sources: list[Path]) -> dict[str, Any]:
+    """Command, time, machine, versions, commit and the hash of the measured sources (paths relative to the root)."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+    digest = hashlib.sha256()
+    for source in sorted(sources):
+        digest.update(source.relative_to(ROOT).as_posix().encode() + b"\0" + source.read_bytes())
+    return {
+        "command": " ".join(["python", "-m", *sys.orig_argv[sys.orig_argv.index("-m") + 1 :]]),
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {
+            "cpu": _cpu_name(),
+            "cores": os.cpu_count(),
+            "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+            "kernel": platform.release(),
+            "load_average_at_start": os.getloadavg(),
+        },
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
+        "commit": git("rev-parse", "HEAD"),
+        "uncommitted_changes": bool(git("status", "--porcelain", "--", *[str(path) for path in sources])),
+        "source_sha256": digest.hexdigest(),
+    }
+
+
+def write(path: Path, result: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
