@@ -43,7 +43,14 @@ def start_server(ports: Sequence[int], listen: int, log: Path) -> subprocess.Pop
         "class_name": "ShardedL2Client",
         "adapter_params": {"urls": [f"resp://127.0.0.1:{port}" for port in ports]},
     }
-    command = [Path(sys.executable).with_name("lmcache"), "server", "--l1-size-gb", "0.5", "--eviction-policy", "LRU"]
+    command = [
+        str(Path(sys.executable).with_name("lmcache")),
+        "server",
+        "--l1-size-gb",
+        "0.5",
+        "--eviction-policy",
+        "LRU",
+    ]
     command += ["--chunk-size", "256", "--port", str(listen), "--http-host", "127.0.0.1"]
     command += ["--http-port", str(free_port()), "--supported-transfer-mode", "auto"]
     command += ["--l2-adapter", json.dumps(adapter)]

@@ -15,7 +15,10 @@ from prime_inference.local.spec import HttpOk, ProcessSpec, Role
 from prime_inference.local.state_dir import StateDir
 from prime_inference.local.supervisor import Child, Phase, Supervisor
 
-SERVER = "import http.server,sys; http.server.test(http.server.SimpleHTTPRequestHandler, port=int(sys.argv[1]), bind='127.0.0.1')"
+SERVER = (
+    "import http.server,sys\n"
+    "http.server.test(http.server.SimpleHTTPRequestHandler, port=int(sys.argv[1]), bind='127.0.0.1')"
+)
 
 
 def serving(name: str, port: int, after: tuple[str, ...] = (), code: str = SERVER) -> ProcessSpec:
@@ -47,7 +50,7 @@ async def test_processes_start_in_order_and_stop_without_a_trace(tmp_path: Path)
 async def test_a_killed_process_comes_back_and_its_children_do_not_stay(tmp_path: Path) -> None:
     state, seen = StateDir(tmp_path / "state"), Seen()
     (port,) = free_ports(1)
-    with_child = "import subprocess,sys; subprocess.Popen(['sleep','300']);" + SERVER
+    with_child = "import subprocess,sys; subprocess.Popen(['sleep','300'])\n" + SERVER
     with state.locked():
         supervisor = Supervisor([serving("one", port, code=with_child)], state, seen)
         await supervisor.start()
