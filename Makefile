@@ -3,12 +3,14 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
+# Which set of pins: local (CPU) or gpu (CUDA 13).
+STACK ?= local
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-deps --disable-pip-version-check
 # torch==2.13.0+cpu is on no ordinary index: a wheel folder that pip already knows, else PyTorch's own CPU index.
-TORCH_SOURCE := $(if $(PIP_FIND_LINKS),,--extra-index-url https://download.pytorch.org/whl/cpu)
+TORCH_SOURCE := $(if $(PIP_FIND_LINKS)$(filter gpu,$(STACK)),,--extra-index-url https://download.pytorch.org/whl/cpu)
 
 .PHONY: help
 help: ## list the targets
@@ -48,9 +50,9 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "prime-inference local stack needs Python 3.11; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.serve: requirements/local.txt pyproject.toml | $(VENV)/bin/python
+$(VENV)/.serve: requirements/$(STACK).txt pyproject.toml | $(VENV)/bin/python
 	@echo "Installing the stack into $(VENV): about 4 GB, two to five minutes"
-	$(PIP_INSTALL) $(TORCH_SOURCE) -r requirements/local.txt
+	$(PIP_INSTALL) $(TORCH_SOURCE) -r requirements/$(STACK).txt
 	$(PIP_INSTALL) --no-build-isolation -e .
 	@touch $@
 

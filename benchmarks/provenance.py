@@ -27,7 +27,7 @@ def provenance(packages: list[str], sources: list[Path]) -> dict[str, Any]:
         "command": " ".join(["python", "-m", *sys.orig_argv[sys.orig_argv.index("-m") + 1 :]]),
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {
-            "cpu": _cpu_name(),
+            "cpu": cpu_name(),
             "cores": os.cpu_count(),
             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
             "kernel": platform.release(),
@@ -45,7 +45,7 @@ def write(path: Path, result: dict[str, Any]) -> None:
     path.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()

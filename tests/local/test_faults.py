@@ -36,7 +36,7 @@ def test_a_killed_process_is_started_again_and_requests_meanwhile_get_a_clear_an
 ) -> None:
     dead = mocker_stack.kill(name)
     statuses = statuses_until_healed(mocker_stack, dead, name)
-    assert set(statuses) <= {200, 429, 502, 503}, statuses
+    assert set(statuses) <= {200, 429, 503}, statuses
 
 
 def test_a_killed_gateway_is_started_again(mocker_stack: Stack) -> None:
@@ -48,7 +48,7 @@ def test_a_killed_gateway_is_started_again(mocker_stack: Stack) -> None:
 def test_no_request_fails_while_one_of_two_decode_workers_is_away(mocker_stack: Stack) -> None:
     dead = mocker_stack.kill("decode-1")
     statuses = statuses_until_healed(mocker_stack, dead, "decode-1")
-    assert statuses.count(200) >= len(statuses) - 1, statuses
+    assert set(statuses) == {200}, statuses
 
 
 def test_a_worker_stalled_for_fifteen_seconds_serves_again(mocker_stack: Stack) -> None:
