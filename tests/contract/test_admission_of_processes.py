@@ -113,6 +113,15 @@ def take_all(replica: ReplicaProcess) -> int:
     return taken
 
 
+def take(replica: ReplicaProcess, wanted: int) -> int:
+    """So many, asked for again where a trip on a crowded machine was given up after its 45 ms."""
+    taken = 0
+    for _ in range(6):
+        taken += replica.ask(f"take {wanted - taken}")
+        time.sleep(0.05)
+    return taken
+
+
 @pytest.mark.slow
 def test_three_processes_under_load_never_run_more_than_the_limit(replicas: list[ReplicaProcess]) -> None:
     for each in replicas:
@@ -133,7 +142,7 @@ def test_a_paused_replica_comes_back_with_its_true_load_and_admits_nothing_until
     replicas: list[ReplicaProcess],
 ) -> None:
     paused, other, _ = replicas
-    assert paused.ask("take 8") == 8
+    assert take(paused, 8) == 8
     paused.signal(signal.SIGSTOP)
     paused.send("take 5")  # waits in the pipe: the first thing it does when it wakes
     wait_until(lambda: other.ask("state")["replicas"] == 2, BACK_WITHIN_S + 1)
