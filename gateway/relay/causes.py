@@ -52,8 +52,14 @@ def error_for(failures: list[AttemptFailed]) -> ApiError:
     return UpstreamFailed(f"The model could not answer: {failures[-1].message}")
 
 
-def cause_of_status(status: int) -> Cause | None:
+NO_WORKER_TOOK_IT = b"Failed to generate completions"
+"""Dynamo 1.6's 500 at once when the worker it chose has just gone, until it knows: nothing was generated."""
+
+
+def cause_of_status(status: int, body: bytes = b"") -> Cause | None:
     """The cause of an upstream status that another attempt may cure; None for one that is the client's own."""
+    if status == 500 and NO_WORKER_TOOK_IT in body:
+        return Cause.UNAVAILABLE
     if status in (DYNAMO_BUSY_STATUS, 429):
         return Cause.BUSY
     if status in (503, 404, 405):

@@ -97,7 +97,7 @@ class Upstream:
             raise AttemptFailed(Cause.LOST, f"the connection broke ({type(error).__name__})") from error
         finally:
             response.close()
-        cause = cause_of_status(response.status)
+        cause = cause_of_status(response.status, refusal)
         if cause is not None:
             raise AttemptFailed(cause, f"the deployment answered {response.status}")
         raise client_error(response.status, refusal)

@@ -24,7 +24,7 @@ from prime_inference.local.ports import check_free, free_ports
 from prime_inference.local.spec import TcpPing
 from prime_inference.local.stack import ROUTER_POLICY, StackPlan, ports_needed, ports_of, specs_of
 from prime_inference.local.state_dir import StateDir
-from prime_inference.local.supervisor import Supervisor
+from prime_inference.local.supervisor import Child, Supervisor
 from prime_inference.local.warm_up import until_instances, warm_up
 
 CPU_CONTEXT_TOKENS = 8192
@@ -104,11 +104,17 @@ def _forget_instances(state: StateDir) -> None:
 async def _serve(
     plan: StackPlan, key: str, display: PlainLines, started: float, interrupted: asyncio.Future[None]
 ) -> None:
-    supervisor = Supervisor(specs_of(plan), plan.state, display.changed)
+    something_changed = asyncio.Event()
+
+    def changed(child: Child) -> None:
+        display.changed(child)
+        something_changed.set()
+
+    supervisor = Supervisor(specs_of(plan), plan.state, changed)
     children = list(supervisor.children.values())
     host = f"[{plan.options.host}]" if ":" in plan.options.host else plan.options.host
     url = f"http://{host}:{plan.ports.gateway}/api/v1"
-    keeping = asyncio.create_task(_keep_discovery(supervisor, plan.state), name="discovery")
+    keeping = asyncio.create_task(_keep_discovery(supervisor, plan.state, something_changed), name="discovery")
 
     async def start_and_watch() -> None:
         with display.starting(children):
@@ -178,8 +184,14 @@ def _interruption() -> asyncio.Future[None]:
     return future
 
 
-async def _keep_discovery(supervisor: Supervisor, state: StateDir) -> None:
+async def _keep_discovery(supervisor: Supervisor, state: StateDir, something_changed: asyncio.Event) -> None:
+    """Tends at every interval, and at once when a process has started or ended."""
     keeper = DiscoveryKeeper(state.discovery)
     while True:
+        something_changed.clear()
         await asyncio.to_thread(keeper.tend, supervisor.living())
-        await asyncio.sleep(TOUCH_EVERY_S)
+        try:
+            async with asyncio.timeout(TOUCH_EVERY_S):
+                await something_changed.wait()
+        except TimeoutError:
+            continue

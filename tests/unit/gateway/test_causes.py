@@ -36,6 +36,12 @@ def test_which_upstream_statuses_another_attempt_may_cure(status: int, cause: Ca
     assert cause_of_status(status) is cause
 
 
+def test_a_worker_that_has_just_gone_is_unavailable_not_a_fault_of_ours() -> None:
+    body = b'{"message":"Failed to generate completions","type":"Internal Server Error","code":500}'
+    assert cause_of_status(500, body) is Cause.UNAVAILABLE
+    assert cause_of_status(500, b'{"message":"boom"}') is Cause.SERVER_ERROR
+
+
 def test_a_refusal_of_dynamo_is_wrapped() -> None:
     body = b'{"message":"Validation: Temperature must be between 0 and 2, got 9","type":"Bad Request","code":400}'
     error = client_error(400, body)
