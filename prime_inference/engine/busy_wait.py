@@ -3,7 +3,8 @@
 vLLM 0.31's scheduler and worker processes hand each other work through shared memory, and for a second after each message
 the reader polls in a loop around `os.sched_yield()`. With four engine processes on two cores, the pollers take the cores
 from whoever they wait for: beside other load a five-token answer took 12 s and more, a NIXL handshake 30 s, and requests
-seemed to hang. With a short sleep in the loop's place the same requests beside a like load took 0.55 s (read off by hand, ADR 0004).
+seemed to hang. With a short sleep in the loop's place the same requests beside a like load took 0.55 s (read off by hand,
+ADR 0004).
 """
 
 import time
