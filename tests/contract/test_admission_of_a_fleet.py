@@ -24,8 +24,9 @@ QUICK = LeaseSettings(heartbeat_ms=100, ttl_ms=4_000, gap_ms=3_000, settle_ms=30
 """Quick to settle; patient enough for a machine on which this process may not run for a second or two."""
 TEN = Capacity(Weight(10, 1_000_000))
 HUNDRED = Capacity(Weight(100, 1_000_000))
-BUSY_MACHINE_S = 0.3
-"""What a crowded test machine may add to a measured wait before we call it broken."""
+BUSY_MACHINE_S = 1.5
+"""What a crowded test machine may add to a measured wait before we call it broken: far below the nine seconds that
+redis-py's own defaults make of a lost Valkey. The real waits are in `tests/contract/measure.py`."""
 
 
 @dataclass
