@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from prime_inference.engine.cpu_norm import KERNEL_CONFIG
+
 CPU_BLOCK_TOKENS = 32
 """vLLM's CPU attention takes multiples of 32; the smallest shares the most of a prefix."""
 
@@ -13,6 +15,9 @@ CPU_MAX_SEQUENCES = 16
 
 CPU_KV_CACHE_GIB = 1
 """45,000 tokens of SmolLM2; the stack must fit a laptop."""
+
+MAX_CPU_THREADS = 4
+"""A guess for machines of more cores than ours (two): past the memory's bandwidth threads only wait for each other."""
 
 
 class Role(StrEnum):
@@ -50,10 +55,11 @@ def worker_arguments(plan: WorkerPlan) -> list[str]:
     else:
         arguments += [
             *("--dtype", "bfloat16"),
-            # Compiling graphs costs a minute of two cores and gains nothing at this size.
+            # Compiling graphs took 102 s on two cores, and a token was no faster: it waits for memory.
             "--enforce-eager",
             *("--max-num-seqs", str(CPU_MAX_SEQUENCES)),
             *("--block-size", str(CPU_BLOCK_TOKENS)),
+            *("--kernel-config", json.dumps(KERNEL_CONFIG)),
         ]
     return arguments
 
@@ -81,7 +87,19 @@ def events_config(port: int) -> dict[str, Any]:
     }
 
 
-def worker_environment(*, on_gpu: bool, gpu: str | None, side_channel_port: int, system_port: int) -> dict[str, str]:
+def cpu_threads(role: Role, cores: int) -> int:
+    """OpenMP threads of one CPU engine, at most `MAX_CPU_THREADS`.
+
+    Decode takes every core: a token reads all the weights, and one core alone cannot draw what memory gives. Prefill
+    takes half, so that a long prompt leaves decode a core.
+    """
+    share = cores if role is Role.DECODE else cores // 2
+    return max(1, min(share, MAX_CPU_THREADS))
+
+
+def worker_environment(
+    role: Role, *, on_gpu: bool, gpu: str | None, side_channel_port: int, system_port: int, cores: int
+) -> dict[str, str]:
     environment = {
         "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
         "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_channel_port),
@@ -103,6 +121,7 @@ def worker_environment(*, on_gpu: bool, gpu: str | None, side_channel_port: int,
             "VLLM_CPU_KVCACHE_SPACE": str(CPU_KV_CACHE_GIB),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
-            "OMP_NUM_THREADS": "1",
+            "GOMP_SPINCOUNT": "50000",
+            "OMP_NUM_THREADS": str(cpu_threads(role, cores)),
         }
     return environment

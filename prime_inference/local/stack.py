@@ -66,6 +66,7 @@ class StackPlan:
     state: StateDir
     ports: Ports
     devices: list[WorkerDevice]
+    cores: int
     valkey_binary: str
     gateway_secret: str
     inherited: dict[str, str]
@@ -156,6 +157,8 @@ def _vllm_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> Pr
         **plan.inherited,
         **dynamo_environment(plan.state),
         **worker_environment(
+            role,
+            cores=plan.cores // (plan.options.decode if role is WorkerRole.DECODE else plan.options.prefill),
             on_gpu=on_gpu,
             gpu=device.gpu,
             side_channel_port=ports.worker_side_channel[index],

@@ -74,6 +74,7 @@ def _plan(options: UpOptions, model: LocalModel, state: StateDir) -> StackPlan:
         state=state,
         ports=ports_of(options.port, free_ports(ports_needed(workers)), workers),
         devices=devices,
+        cores=len(os.sched_getaffinity(0)),
         valkey_binary=_valkey_binary(),
         gateway_secret=gateway_secret(state),
         inherited=inherited(os.environ),

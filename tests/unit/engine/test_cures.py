@@ -7,6 +7,7 @@ import pytest
 
 from prime_inference.engine.busy_wait import sleep_while_waiting
 from prime_inference.engine.cpu_attention import KERNEL_VARIABLE, avoid_amx, patch_backend
+from prime_inference.engine.cpu_norm import PROVIDER, register_norms
 from prime_inference.engine.nixl_spin import patch_bindings
 
 
@@ -53,3 +54,23 @@ def test_what_the_cures_patch_exists_in_the_pinned_packages() -> None:
     assert callable(broadcast.sched_yield)
     attention = pytest.importorskip("vllm.v1.attention.backends.cpu_attn")
     assert callable(attention._get_attn_isa)
+
+
+@pytest.mark.slow
+def test_our_norms_agree_with_vllms_own() -> None:
+    torch = pytest.importorskip("torch")
+    ir = pytest.importorskip("vllm.ir")
+    register_norms()
+    register_norms()
+    generator = torch.Generator().manual_seed(0)
+    for rows, width in ((1, 576), (33, 576), (7, 1536)):
+        x, residual = (torch.randn(rows, width, generator=generator).bfloat16() for _ in range(2))
+        weight = torch.rand(width, generator=generator).bfloat16()
+        plain, fused = ir.ops.rms_norm.impls, ir.ops.fused_add_rms_norm.impls
+        assert not plain[PROVIDER].supports_args(torch.cat([x, x]).T, weight, 1e-5)
+        torch.testing.assert_close(
+            plain[PROVIDER].impl_fn(x, weight, 1e-5), plain["native"].impl_fn(x, weight, 1e-5), rtol=2e-2, atol=2e-2
+        )
+        expected = fused["native"].impl_fn(x.clone(), residual.clone(), weight, 1e-5)
+        got = fused[PROVIDER].impl_fn(x.clone(), residual.clone(), weight, 1e-5)
+        torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)

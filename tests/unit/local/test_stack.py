@@ -24,6 +24,7 @@ def plan(**options: object) -> StackPlan:
         state=StateDir(Path("/state")),
         ports=ports_of(8000, list(range(20_000, 20_000 + ports_needed(workers))), workers),
         devices=[CPU_DEVICE] * workers,
+        cores=2,
         valkey_binary="/bin/valkey-server",
         gateway_secret="s",
         inherited={"NCCL_NVLS_ENABLE": "0"},
@@ -130,3 +131,10 @@ def test_a_visible_device_without_a_driver_is_no_gpu(monkeypatch: pytest.MonkeyP
 def test_cuda_without_a_gpu_is_refused() -> None:
     with pytest.raises(UpError, match="no CUDA GPU"):
         assign(DeviceChoice.CUDA, [], 2, cuda_engine=True)
+
+
+def test_decode_takes_every_core_and_prefill_leaves_it_one() -> None:
+    threads = {spec.name: spec.env["OMP_NUM_THREADS"] for spec in specs_of(plan()) if "OMP_NUM_THREADS" in spec.env}
+    assert threads == {"prefill-0": "1", "decode-0": "2"}
+    crowded = specs_of(plan(prefill=3, decode=3))
+    assert {spec.env["OMP_NUM_THREADS"] for spec in crowded if "OMP_NUM_THREADS" in spec.env} == {"1"}
