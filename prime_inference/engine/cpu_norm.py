@@ -35,15 +35,16 @@ def register_norms() -> None:
     ) -> bool:
         return fits(x, weight, epsilon, variance_size) and x_residual.is_contiguous()
 
-    @ir.ops.rms_norm.register_impl(PROVIDER, supports_args=fits)
     def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> Tensor:
         output = torch.empty_like(x)
         kernels.rms_norm(output, x, weight, epsilon)
         return output
 
-    @ir.ops.fused_add_rms_norm.register_impl(PROVIDER, supports_args=fused_fits, inplace=True)
     def fused_add_rms_norm(
         x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
     ) -> tuple[Tensor, Tensor]:
         kernels.fused_add_rms_norm(x, x_residual, weight, epsilon)
         return x, x_residual
+
+    ir.ops.rms_norm.register_impl(PROVIDER, supports_args=fits)(rms_norm)
+    ir.ops.fused_add_rms_norm.register_impl(PROVIDER, supports_args=fused_fits, inplace=True)(fused_add_rms_norm)

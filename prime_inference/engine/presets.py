@@ -121,7 +121,6 @@ def worker_environment(
             "VLLM_CPU_KVCACHE_SPACE": str(CPU_KV_CACHE_GIB),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
-            "GOMP_SPINCOUNT": "50000",
             "OMP_NUM_THREADS": str(cpu_threads(role, cores)),
         }
     return environment
