@@ -16,6 +16,12 @@ GATEWAY_ONLY_FIELDS = ("session_id", "nvext", "cache_salt")
 """Not forwarded: our own session field, and Dynamo's and vLLM's, with which a client could pick a worker or share
 another tenant's cache."""
 
+USUAL_ANSWER_TOKENS = 256
+"""Charged for an answer of unstated length; what it was is settled at its end."""
+
+MAX_ANSWER_TOKENS = 32_768
+"""Clients state the model's whole context as a matter of course; few answers come near it."""
+
 _decoder = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
 
@@ -36,6 +42,15 @@ class GenerationRequest:
     """The client asked for the usage chunk."""
     fields: dict[str, Any]
     """The whole body as the client sent it."""
+
+    @property
+    def answer_tokens(self) -> int:
+        """What the answer is reckoned at before it is known, for the key's tokens a minute."""
+        for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
+            most = self.fields.get(name)
+            if isinstance(most, int) and not isinstance(most, bool) and most > 0:
+                return min(most, MAX_ANSWER_TOKENS)
+        return USUAL_ANSWER_TOKENS
 
     def upstream_body(self) -> bytes:
         """The body for a Dynamo frontend: the client's, with usage and timing always asked for."""
