@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 from gateway.admission import Outcome
 from gateway.breaker import State
 from gateway.guard.guards import Guards
+from gateway.site import Trouble
 
 PREFIX = "prime_gateway_"
 
@@ -62,6 +63,9 @@ class GuardCollector(Collector):
             f"{PREFIX}guard_tasks_failed", "Background tasks ended by a bug and begun again.", labels=["site"]
         )
         trips = CounterMetricFamily(f"{PREFIX}site_trips", "Trips to the site's Valkey.", labels=["site"])
+        troubles = CounterMetricFamily(
+            f"{PREFIX}site_troubles", "Trips that brought no answer, by why.", labels=["site", "trouble"]
+        )
         drops = CounterMetricFamily(
             f"{PREFIX}site_drops", "Times the site's Valkey was given up for a while.", labels=["site"]
         )
@@ -79,4 +83,6 @@ class GuardCollector(Collector):
             if guard.valkey is not None:
                 trips.add_metric([guard.name], guard.valkey.trips)
                 drops.add_metric([guard.name], guard.valkey.link.drops)
-        yield from (outcomes, lost, failed, trips, drops, replicas, alone)
+                for trouble in Trouble:
+                    troubles.add_metric([guard.name, trouble.value], guard.valkey.troubles[trouble])
+        yield from (outcomes, lost, failed, trips, troubles, drops, replicas, alone)
