@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from gateway.api import generate, health, internal, models
+from gateway.api.request import Endpoint
 from gateway.envelope import Envelope
 from gateway.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound
 from gateway.fleet.reload import FileWatch
@@ -19,6 +20,7 @@ from gateway.guard.guards import Guards
 from gateway.guard.probe import Prober
 from gateway.guard.site_guard import GuardSettings
 from gateway.metering.settle_store import SettleStream
+from gateway.relay.typed_stream import anthropic_error
 from gateway.relay.upstream import Upstream
 from gateway.settings import GatewaySettings
 from gateway.state import GatewayState
@@ -90,6 +92,9 @@ def _finished(app: FastAPI) -> FastAPI:
 
 async def _api_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ApiError)
+    if request.url.path == f"{API_PREFIX}/{Endpoint.MESSAGES.value}":
+        body = anthropic_error(error.status, error.message)
+        return JSONResponse(body, status_code=error.status, headers=error.headers())
     return JSONResponse(error.body(), status_code=error.status, headers=error.headers())
 
 

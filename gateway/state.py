@@ -69,6 +69,9 @@ class GatewayState:
         """Who is calling. Raises Unauthenticated."""
         header = request.headers.get("authorization", "")
         scheme, _, key = header.partition(" ")
+        if not header:
+            # Anthropic's SDKs send the key by itself.
+            scheme, key = "bearer", request.headers.get("x-api-key", "")
         if scheme.lower() != "bearer" or not key.strip():
             raise Unauthenticated("No API key: send it as `Authorization: Bearer sk-...`.")
         caller = self.snapshot.keys.caller_of(key.strip())

@@ -1,8 +1,6 @@
 """The generation endpoints: one path for all of them."""
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
@@ -11,6 +9,7 @@ from gateway.api.exchange import Exchange
 from gateway.api.presence import ClientGone, Presence
 from gateway.api.request import Endpoint, GenerationRequest, parse
 from gateway.api.respond import EventStream, opened, unary
+from gateway.api.shapes import editor_for, reader_for
 from gateway.api.terms import Terms, terms_of
 from gateway.errors import ApiError
 from gateway.fleet.choice import Target, targets
@@ -19,10 +18,9 @@ from gateway.guard.refusals import draining
 from gateway.metering.settle import Outcome, Settlement, outcome_of_status
 from gateway.ratelimit import charges_for
 from gateway.relay.affinity import salt_of, session_of
-from gateway.relay.attempts import Attempts, chat_answer
+from gateway.relay.attempts import Attempts
 from gateway.relay.causes import Cause
 from gateway.relay.headers import upstream_headers
-from gateway.relay.stream import StreamEditor
 from gateway.state import GatewayState, state_of
 
 CLIENT_CLOSED_STATUS = 499
@@ -39,6 +37,16 @@ async def chat_completions(request: Request) -> Response:
 @router.post("/completions", summary="Text completion, streaming or not")
 async def completions(request: Request) -> Response:
     return await generate(request, Endpoint.COMPLETIONS)
+
+
+@router.post("/responses", summary="OpenAI's Responses, streaming or not, without stored state")
+async def responses(request: Request) -> Response:
+    return await generate(request, Endpoint.RESPONSES)
+
+
+@router.post("/messages", summary="Anthropic's Messages, streaming or not")
+async def messages(request: Request) -> Response:
+    return await generate(request, Endpoint.MESSAGES)
 
 
 async def generate(request: Request, endpoint: Endpoint) -> Response:
@@ -115,9 +123,11 @@ async def _stream(
     presence: Presence,
     terms: Terms,
 ) -> Response:
-    editor: Callable[[], StreamEditor] = partial(StreamEditor, forward_usage=parsed.wants_usage)
+    new_editor = editor_for(parsed)
     opening = asyncio.create_task(
-        attempts.stream(headers, parsed.upstream_body(), editor, max_event_bytes=state.settings.max_event_bytes)
+        attempts.stream(
+            headers, parsed.upstream_body(), new_editor=new_editor, max_event_bytes=state.settings.max_event_bytes
+        )
     )
     await opened(opening, presence, terms.keepalive_s)
     return EventStream(
@@ -125,7 +135,7 @@ async def _stream(
         exchange,
         presence,
         state.deadline_passed,
-        editor,
+        new_editor,
         deadline=terms.deadline,
         keepalive_s=terms.keepalive_s,
     )
@@ -140,12 +150,13 @@ async def _unary(
     presence: Presence,
     terms: Terms,
 ) -> Response:
-    reading = attempts.unary(headers, parsed.upstream_body(), chat_answer, deadline=terms.deadline)
+    reading = attempts.unary(headers, parsed.upstream_body(), reader_for(parsed), deadline=terms.deadline)
     answer = await unary(reading, presence, state.deadline_passed, terms.deadline)
     presence.close()
     exchange.settlement.first_event()
-    exchange.ended(Outcome.OK, answer.usage, answer.timing, answer.target.deployment.name)
-    return Response(answer.body, media_type="application/json", headers=exchange.gate.headers())
+    whole = answer.whole
+    exchange.ended(Outcome.OK, whole.usage, whole.timing, answer.target.deployment.name)
+    return Response(whole.body, media_type="application/json", headers=exchange.gate.headers())
 
 
 class Reporter:

@@ -20,7 +20,7 @@ from gateway.errors import ApiError, UpstreamTimeout
 from gateway.guard.refusals import draining
 from gateway.metering.settle import Outcome, outcome_of_status
 from gateway.relay.attempts import OpenStream, UnaryAnswer
-from gateway.relay.stream import StreamEditor, StreamEnd, UpstreamErrorEvent
+from gateway.relay.stream import Editor, StreamEnd, UpstreamErrorEvent
 
 STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -90,12 +90,12 @@ class EventStream(Response):
         exchange: Exchange,
         presence: Presence,
         shut_down: "asyncio.Future[None]",
-        editor: Callable[[], StreamEditor],
+        new_editor: Callable[[], Editor],
         *,
         deadline: float,
         keepalive_s: float,
     ) -> None:
-        """`editor` makes one for a stream that fails before it began, to say so in its own words."""
+        """`new_editor` makes one for a stream that fails before it began, to say so in its own words."""
         self.status_code = 200
         self.background = None
         headers = {**STREAM_HEADERS, **exchange.gate.headers()}
@@ -107,7 +107,7 @@ class EventStream(Response):
         self._deadline = deadline
         self._keepalive_s = keepalive_s
         self._stream: OpenStream | None = None
-        self._editor = editor
+        self._new_editor = new_editor
         self._interruption = Interruption.NONE
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -167,7 +167,7 @@ class EventStream(Response):
         return Outcome.STREAM_ERROR
 
     async def _fail(self, send: Send, error: UpstreamErrorEvent) -> None:
-        editor = self._stream.editor if self._stream is not None else self._editor()
+        editor = self._stream.editor if self._stream is not None else self._new_editor()
         try:
             # A client that does not read blocks `send` for as long as it likes.
             async with asyncio.timeout(WRITE_GRACE_S):
@@ -200,9 +200,9 @@ class EventStream(Response):
         self._exchange.ended(outcome, editor.usage, editor.timing, stream.target.deployment.name)
 
 
-def _ending_of(editor: StreamEditor, interruption: Interruption, outcome: Outcome) -> Ending:
+def _ending_of(editor: Editor, interruption: Interruption, outcome: Outcome) -> Ending:
     """What the stream's end says about its deployment. What we, or the client, cut short says nothing."""
-    if editor.ending is StreamEnd.COMPLETE:
+    if editor.ending not in (None, StreamEnd.UPSTREAM_ERROR, StreamEnd.TRUNCATED):
         return Ending.SUCCEEDED
     if outcome is not Outcome.STREAM_ERROR or interruption is not Interruption.NONE:
         return Ending.CLIENT_GONE

@@ -20,11 +20,11 @@ from gateway.errors import ApiError
 from gateway.fleet.choice import Target
 from gateway.guard.gate import Gate
 from gateway.guard.ticket import Ticket
-from gateway.metering.usage import Usage, usage_of
 from gateway.relay.causes import ENDINGS, AttemptFailed, Cause, client_error, error_for
 from gateway.relay.sse import EventSplitter, EventTooLarge
-from gateway.relay.stream import StreamEditor, StreamEnd, UpstreamErrorEvent
+from gateway.relay.stream import Editor, StreamEnd, UpstreamErrorEvent
 from gateway.relay.upstream import Upstream, UpstreamAnswer
+from gateway.relay.whole import Whole
 
 Report = Callable[[Target, Cause | None], None]
 """Told once an attempt that was sent: None for one that began to answer."""
@@ -42,9 +42,7 @@ DRAIN_TIMEOUT_S = 1.0
 
 @dataclass
 class UnaryAnswer:
-    body: bytes
-    usage: Usage | None
-    timing: dict[str, object] | None
+    whole: Whole
     target: Target
 
 
@@ -54,7 +52,7 @@ class OpenStream:
 
     target: Target
     first: bytes
-    editor: StreamEditor
+    editor: Editor
     ticket: Ticket
     _answer: UpstreamAnswer
     _chunks: AsyncIterator[bytes]
@@ -112,13 +110,13 @@ class Attempts:
         self.made = 0
 
     async def stream(
-        self, headers: dict[str, str], body: bytes, editor: Callable[[], StreamEditor], *, max_event_bytes: int
+        self, headers: dict[str, str], body: bytes, *, new_editor: Callable[[], Editor], max_event_bytes: int
     ) -> OpenStream:
-        """The first stream that begins, each given its ticket's time for the first event. Raises the ApiError that the
-        client gets."""
+        """The first stream that begins, each given its ticket's time for the first event and an editor of its own.
+        Raises the ApiError that the client gets."""
 
         async def begin(target: Target, answer: UpstreamAnswer, ticket: Ticket) -> OpenStream:
-            editing = editor()
+            editing = new_editor()
             splitter = EventSplitter(max_event_bytes)
             chunks = answer.chunks()
             async for data in chunks:
@@ -141,7 +139,7 @@ class Attempts:
         self,
         headers: dict[str, str],
         body: bytes,
-        read: Callable[[bytes, Target], UnaryAnswer],
+        read: Callable[[bytes], Whole],
         *,
         deadline: float,
     ) -> UnaryAnswer:
@@ -150,9 +148,11 @@ class Attempts:
         async def begin(target: Target, answer: UpstreamAnswer, ticket: Ticket) -> UnaryAnswer:
             body = b"".join([data async for data in answer.chunks()])
             answer.release()
-            whole = read(body, target)
+            whole = read(body)
+            if whole.usage is not None:
+                ticket.correct(whole.usage.uncached_tokens)
             ticket.close(Ending.SUCCEEDED)
-            return whole
+            return UnaryAnswer(whole, target)
 
         return await self._first(headers, body, begin, lambda _: deadline - time.monotonic())
 
@@ -241,21 +241,3 @@ def _failure_of_event(error: UpstreamErrorEvent) -> Exception:
     if 400 <= error.status < 500 and error.status not in (401, 403, 404, 408, 429):
         return client_error(error.status, msgspec.json.encode({"message": error.message}))
     return AttemptFailed(Cause.BUSY if error.status == 429 else Cause.SERVER_ERROR, error.message)
-
-
-def chat_answer(body: bytes, target: Target) -> UnaryAnswer:
-    """A chat or text completion. Raises AttemptFailed for what is none."""
-    try:
-        parsed = msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
-        raise AttemptFailed(Cause.GARBAGE, "the deployment's answer was not JSON") from error
-    if not isinstance(parsed, dict) or not parsed.get("choices"):
-        raise AttemptFailed(Cause.EMPTY, "the deployment's answer holds no choice")
-    if any(choice.get("finish_reason") == "error" for choice in parsed["choices"]):
-        raise AttemptFailed(Cause.SERVER_ERROR, "the engine failed while generating")
-    extension = parsed.pop("nvext", None)
-    if extension is not None:
-        body = msgspec.json.encode(parsed)
-    timing = extension.get("timing") if isinstance(extension, dict) else None
-    usage = usage_of(parsed["usage"]) if isinstance(parsed.get("usage"), dict) else None
-    return UnaryAnswer(body, usage, timing, target)
