@@ -129,11 +129,16 @@ async def test_a_replica_paused_past_its_lease_admits_nothing_until_the_sum_fits
         assert fake.most_at_once(after) <= LIMIT + slack(await fleet.valkey_troubles())
 
 
-@pytest.mark.parametrize("trouble", ["killed", "paused"])
+PLENTY = 60
+
+
+@pytest.mark.parametrize(
+    ("trouble", "limit"), [("killed", LIMIT), ("paused", LIMIT), ("killed", PLENTY), ("paused", PLENTY)]
+)
 async def test_valkey_in_trouble_costs_a_tenth_of_a_second_and_no_request(
-    tmp_path: Path, own_site: SentinelSite, trouble: str
+    tmp_path: Path, own_site: SentinelSite, trouble: str, limit: int
 ) -> None:
-    async with fleet_of(tmp_path, own_site, limit=LIMIT) as fleet:
+    async with fleet_of(tmp_path, own_site, limit=limit) as fleet:
         await asyncio.sleep(SETTLED_S)
         calm = await fleet.load(clients=9, seconds=2)
         began = time.monotonic()
@@ -150,11 +155,12 @@ async def test_valkey_in_trouble_costs_a_tenth_of_a_second_and_no_request(
         p99 = [times[int(len(times) * 0.99)] for times in (before, during)]
         most = [fake.most_at_once(began) for fake in fleet.fakes]
         print(f"Valkey {trouble}: {len(finals)} answered; from client to deployment p99 {p99[0]:.0f} ms before, ")
-        print(f"{p99[1]:.0f} ms during, longest {during[-1]:.0f} ms; at most {most} at once of {LIMIT} each")
+        print(f"{p99[1]:.0f} ms during, longest {during[-1]:.0f} ms; at most {most} at once of {limit} each")
         # On top of what ran before come the shares; traffic is spread evenly here, so that is the limit again.
-        assert max(most) <= 2 * LIMIT
-        # Waiting in line for capacity is no overhead of Valkey's: judged is the middle of them.
-        assert during[len(during) // 2] - before[len(before) // 2] < 100 + 1000 * lags(fleet)
+        assert max(most) <= 2 * limit
+        if limit == PLENTY:
+            # Where nobody waits in line for capacity, what is added is Valkey's trouble alone.
+            assert p99[1] - p99[0] < 100 + 1000 * lags(fleet)
 
 
 @pytest.mark.parametrize("mode", [Mode.HANG, Mode.GARBAGE])
