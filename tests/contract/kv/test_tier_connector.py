@@ -236,6 +236,33 @@ def test_who_has_not_said_whose_prefixes_they_are_does_not_start(module: Any) ->
             scheduler_side(module, **{"prime.salt": value})
 
 
+def test_beside_nixl_its_counters_find_their_way_by_name(module: Any) -> None:
+    """vLLM's MultiConnector rebuilds a child's counters from a plain dictionary and the class's registered name."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
+
+    from prime_inference.engine.plugin import name_tier_connector
+
+    for _ in range(2):  # vLLM calls plugins more than once
+        name_tier_connector()
+    told = {"decisions": {}, "ends": {"loaded": 1}, "loaded_tokens": 256, "load_seconds": [0.1], "server_losses": 0}
+    stats = MultiConnector.build_kv_connector_stats({"TierConnector": told})
+    assert stats is not None
+    assert isinstance(stats["TierConnector"], module.TierStats)
+    assert stats["TierConnector"].data["loaded_tokens"] == 256
+
+
+def test_each_rank_watches_the_server_that_lmcache_gave_it(module: Any) -> None:
+    def url_of(rank: int, world: int, **extra: object) -> str:
+        strategy = SimpleNamespace(vllm_worker_id=rank, vllm_world_size=world)
+        url: str = module.server_of_rank(extra, SimpleNamespace(parallel_strategy=strategy))
+        return url
+
+    urls = {"lmcache.mp.server_urls": "tcp://a:1, tcp://b:1"}
+    assert [url_of(rank, 4, **urls) for rank in range(4)] == ["tcp://a:1", "tcp://a:1", "tcp://b:1", "tcp://b:1"]
+    assert url_of(0, 1, **{"lmcache.mp.host": "tcp://h", "lmcache.mp.port": 7}) == "tcp://h:7"
+    assert url_of(0, 1) == "tcp://localhost:5555"  # LMCache's own defaults
+
+
 def test_a_finished_request_leaves_nothing_behind(module: Any) -> None:
     side = scheduler_side(module)
     request = request_of()
