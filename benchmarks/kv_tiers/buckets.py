@@ -159,7 +159,7 @@ def predicted(arm: Arm, horizon_s: float) -> dict[str, float]:
     after the run and no mean)."""
     whole_s = recompute_seconds(PROMPT_TOKENS + SUFFIX_TOKENS, TOKENS_PER_S)
     suffix_s = recompute_seconds(SUFFIX_TOKENS, TOKENS_PER_S)
-    hit_s = load_seconds(PROMPT_TOKENS, int(BYTES_PER_TOKEN), arm.bytes_per_s * arm.stores) if arm.stores else 0.0
+    hit_s = load_seconds(HIT_CHUNKS, CHUNK_BYTES, arm.bytes_per_s * arm.stores) if arm.stores else 0.0
     if not arm.stores or (arm.gate and hit_s > whole_s):
         steps = [whole_s]
     else:
