@@ -6,11 +6,13 @@ import shutil
 import subprocess
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
+from gateway.telemetry.guards import GuardCollector
 from gateway.telemetry.metrics import Metrics
 from prime_inference.health.page import metrics_of
 from tests.conftest import needs_on_ci
@@ -108,7 +110,8 @@ def ours() -> set[str]:
     agent = agent_of(node)
     agent.round()
     names = set(re.findall(r"^# TYPE (\S+) ", metrics_of(agent), re.MULTILINE))
-    for family in Metrics().registry.collect():
+    guards: Any = SimpleNamespace(all=list)
+    for family in [*Metrics().registry.collect(), *GuardCollector(guards).collect()]:
         names |= {family.name, f"{family.name}_total", f"{family.name}_bucket", f"{family.name}_count"}
     return names
 

