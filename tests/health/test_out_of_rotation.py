@@ -1,7 +1,7 @@
 """From a link that goes down to a deployment that gets no new requests: the agent's and the fleet watch's processes, a
 Kubernetes API server, sysfs in a folder, and the real gateway where it reloads its fleet file."""
 
-import importlib.util
+import asyncio
 import os
 import signal
 import subprocess
@@ -20,7 +20,10 @@ from prime_inference.health.fleet_watch import FleetWatch
 from prime_inference.health.kubernetes import Kubernetes
 from prime_inference.health.out_of_rotation import OutOfRotation, Told
 from prime_inference.health.page import Page
+from tests.gateway.test_relay import CHAT, UNARY
+from tests.support.gateway import gateway
 from tests.support.kubernetes import Cluster, kubernetes
+from tests.support.upstream import answers, upstream
 from tests.unit.health.node import Node, agent_of, port
 from tests.unit.health.test_sources import card
 
@@ -165,11 +168,13 @@ def test_the_agents_page_says_what_it_found(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_a_link_down_takes_its_deployment_out_of_rotation_within_the_aim(cluster: Cluster, tmp_path: Path) -> None:
-    """Real processes at the chart's intervals; only sysfs and Kubernetes are stand-ins."""
+async def test_a_link_down_takes_its_deployment_out_of_rotation_within_the_aim(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The agent's and the fleet watch's processes at the chart's intervals, the real gateway under requests; sysfs, the
+    Kubernetes API and the deployments are stand-ins. No request fails, and the rest of the model goes on."""
     port_files = card(tmp_path / "sys")
     source, target = tmp_path / "source.yaml", tmp_path / "fleet.yaml"
-    source.write_text(yaml.safe_dump(FLEET))
     environment = {
         "PRIME_HEALTH_NODE": "node-a",
         "PRIME_HEALTH_PORT": "0",
@@ -179,15 +184,33 @@ def test_a_link_down_takes_its_deployment_out_of_rotation_within_the_aim(cluster
         "PRIME_HEALTH_CORDON": "true",
         "PRIME_HEALTH_API_SERVER": cluster.url,
     }
-    fleet = ("fleet", "--source", str(source), "--target", str(target), "--namespace", "n", "--api-server", cluster.url)
-    with process("agent", log=tmp_path / "agent.log", **environment), process(*fleet, log=tmp_path / "fleet.log"):
-        until(lambda: cluster.condition("node-a") == "True" and target.exists(), 60)
-        (port_files / "state").write_text("1: DOWN\n")
-        took = until(lambda: "draining" in target.read_text())
-        assert cluster.tainted("node-a")
-        print(f"link down to draining in the fleet file: {took:.1f} s")
-        if importlib.util.find_spec("gateway.fleet.reload") is not None:
-            from gateway.fleet.registry import load_fleet
+    watch = ("fleet", "--source", str(source), "--target", str(target), "--namespace", "n", "--api-server", cluster.url)
+    cluster.pods.clear()
+    for number, node in enumerate(("node-a", "node-c")):
+        cluster.add_worker(f"d{number}", "prefill", node)
+        cluster.add_worker(f"d{number}", "decode", node)
+    answer = answers(UNARY)
+    async with upstream(answer) as east, upstream(answer) as west, gateway(tmp_path, [east.url, west.url]) as gw:
+        source.write_text(target.read_text())
 
-            east, west = load_fleet(target).models["m"].deployments
-            assert (east.draining, west.draining) == (True, False)
+        async def ask() -> None:
+            async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT) as response:
+                assert response.status == 200, await response.text()
+
+        with process("agent", log=tmp_path / "agent.log", **environment), process(*watch, log=tmp_path / "watch.log"):
+            await asyncio.to_thread(until, lambda: cluster.condition("node-a") == "True", 60)
+            await ask()
+            assert (len(east.requests), len(west.requests)) == (1, 0), "d0 has priority"
+            (port_files / "state").write_text("1: DOWN\n")
+            started = time.monotonic()
+            while not west.requests:
+                assert time.monotonic() - started < OUT_WITHIN_S
+                await ask()
+                await asyncio.sleep(0.1)
+            took = time.monotonic() - started
+            print(f"link down to out of rotation: {took:.1f} s")
+            assert cluster.tainted("node-a")
+            before = len(east.requests)
+            for _ in range(20):
+                await ask()
+            assert len(east.requests) == before, "nothing new goes there"
