@@ -128,3 +128,50 @@ def capture(
     }
     out.write_text(to_json(snapshot, provenance), encoding="utf-8")
     typer.echo(json.dumps(provenance["probes"]))
+
+
+@health.command()
+def canary(
+    frontend: Annotated[str, typer.Option(help="URL of a Dynamo frontend.")],
+    model: Annotated[str, typer.Option(help="The model it serves.")],
+    golden_file: Annotated[
+        Path | None, typer.Option(help="The golden answer; written when the pairs first agree on one.")
+    ] = None,
+    within_seconds: Annotated[float, typer.Option(help="For one answer.", min=1)] = 60.0,
+) -> None:
+    """Ask every prefill-decode pair the same question with cold caches; 1 if one answers wrongly or not at all."""
+    import httpx  # noqa: PLC0415
+
+    from prime_inference.health.canary import Ending, ending_of, golden_of, suspects  # noqa: PLC0415
+    from prime_inference.health.canary_client import FrontendError, ask, pairs  # noqa: PLC0415
+
+    with httpx.Client(base_url=frontend) as client:
+        try:
+            answers = [(pair, ask(client, model, pair, within_seconds)) for pair in pairs(client)]
+        except FrontendError as error:
+            typer.echo(f"prime-inference health canary: {error}", err=True)
+            raise typer.Exit(2) from error
+    golden = None
+    if golden_file is not None and golden_file.is_file():
+        golden = golden_file.read_text(encoding="utf-8")
+    elif (golden := golden_of(answers)) is not None and golden_file is not None:
+        golden_file.write_text(golden, encoding="utf-8")
+    endings = {pair: ending_of(pair, answer, golden) for pair, answer in answers}
+    prefill, decode = suspects(endings)
+    told = {
+        "golden": golden is not None,
+        "pairs": [
+            {
+                "pair": pair.name,
+                "ending": endings[pair].value,
+                "seconds": round(answer.seconds, 3),
+                "error": answer.error,
+            }
+            for pair, answer in answers
+        ],
+        "suspect_prefill": [f"{worker:x}" for worker in sorted(prefill)],
+        "suspect_decode": [f"{worker:x}" for worker in sorted(decode)],
+    }
+    typer.echo(json.dumps(told, indent=1))
+    if any(ending in (Ending.WRONG_TOKENS, Ending.BROKEN, Ending.LATE) for ending in endings.values()):
+        raise typer.Exit(1)
