@@ -1,14 +1,7 @@
 """From a link that goes down to a deployment that gets no new requests: the agent's and the fleet watch's processes, a
 Kubernetes API server, sysfs in a folder, and the real gateway where it reloads its fleet file."""
 
-import asyncio
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -20,16 +13,9 @@ from prime_inference.health.fleet_watch import FleetWatch
 from prime_inference.health.kubernetes import Kubernetes
 from prime_inference.health.out_of_rotation import OutOfRotation, Told
 from prime_inference.health.page import Page
-from tests.gateway.test_relay import CHAT, UNARY
-from tests.support.gateway import gateway
+from tests.health.link_down import OUT_WITHIN_S, link_down
 from tests.support.kubernetes import Cluster, kubernetes
-from tests.support.upstream import answers, upstream
 from tests.unit.health.node import Node, agent_of, port
-from tests.unit.health.test_sources import card
-
-ROOT = Path(__file__).parents[2]
-OUT_WITHIN_S = 30.0
-"""The aim: link down to out of rotation."""
 
 FLEET = {
     "models": [{"name": "m", "deployments": ["east", "west"]}],
@@ -50,27 +36,6 @@ def cluster() -> Iterator[Cluster]:
         running.add_worker("west", "prefill", "node-c")
         running.add_worker("west", "decode", "node-c")
         yield running
-
-
-def until(what: Callable[[], bool], within_s: float = OUT_WITHIN_S) -> float:
-    started = time.monotonic()
-    while not what():
-        assert time.monotonic() - started < within_s, "did not happen in time"
-        time.sleep(0.05)
-    return time.monotonic() - started
-
-
-@contextmanager
-def process(*arguments: str, log: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    command = [sys.executable, "-c", "from prime_inference.health.command import health; health()", *arguments]
-    with log.open("wb") as out:
-        running = subprocess.Popen(command, stdout=out, stderr=out, env=env)
-        try:
-            yield running
-        finally:
-            running.send_signal(signal.SIGTERM)
-            running.wait(15)
 
 
 def test_a_failed_node_gets_a_condition_and_a_taint_and_loses_them_when_it_is_well(cluster: Cluster) -> None:
@@ -168,49 +133,6 @@ def test_the_agents_page_says_what_it_found(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-async def test_a_link_down_takes_its_deployment_out_of_rotation_within_the_aim(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    """The agent's and the fleet watch's processes at the chart's intervals, the real gateway under requests; sysfs, the
-    Kubernetes API and the deployments are stand-ins. No request fails, and the rest of the model goes on."""
-    port_files = card(tmp_path / "sys")
-    source, target = tmp_path / "source.yaml", tmp_path / "fleet.yaml"
-    environment = {
-        "PRIME_HEALTH_NODE": "node-a",
-        "PRIME_HEALTH_PORT": "0",
-        "PRIME_HEALTH_SYSFS_ROOT": str(tmp_path / "sys"),
-        "PRIME_HEALTH_KMSG_PATH": os.devnull,
-        "PRIME_HEALTH_NVML": "false",
-        "PRIME_HEALTH_CORDON": "true",
-        "PRIME_HEALTH_API_SERVER": cluster.url,
-    }
-    watch = ("fleet", "--source", str(source), "--target", str(target), "--namespace", "n", "--api-server", cluster.url)
-    cluster.pods.clear()
-    for number, node in enumerate(("node-a", "node-c")):
-        cluster.add_worker(f"d{number}", "prefill", node)
-        cluster.add_worker(f"d{number}", "decode", node)
-    answer = answers(UNARY)
-    async with upstream(answer) as east, upstream(answer) as west, gateway(tmp_path, [east.url, west.url]) as gw:
-        source.write_text(target.read_text())
-
-        async def ask() -> None:
-            async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT) as response:
-                assert response.status == 200, await response.text()
-
-        with process("agent", log=tmp_path / "agent.log", **environment), process(*watch, log=tmp_path / "watch.log"):
-            await asyncio.to_thread(until, lambda: cluster.condition("node-a") == "True", 60)
-            await ask()
-            assert (len(east.requests), len(west.requests)) == (1, 0), "d0 has priority"
-            (port_files / "state").write_text("1: DOWN\n")
-            started = time.monotonic()
-            while not west.requests:
-                assert time.monotonic() - started < OUT_WITHIN_S
-                await ask()
-                await asyncio.sleep(0.1)
-            took = time.monotonic() - started
-            print(f"link down to out of rotation: {took:.1f} s")
-            assert cluster.tainted("node-a")
-            before = len(east.requests)
-            for _ in range(20):
-                await ask()
-            assert len(east.requests) == before, "nothing new goes there"
+async def test_a_link_down_takes_its_deployment_out_of_rotation_within_the_aim(tmp_path: Path) -> None:
+    seconds = await link_down(tmp_path)
+    assert seconds["to_condition"] <= seconds["to_draining"] <= seconds["to_first_request_elsewhere"] < OUT_WITHIN_S
