@@ -522,7 +522,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
     barrier_wait(smem + S::kMergeFull, 0);
     merge<Rows>(args, work, smem, warp, lane);
   } else if (gather < 0) {
-    cluster_arrive();
+    if (!kSanitized) cluster_arrive();
     const int value_warp = warp - kKeyWarps;
     const ValueAddresses at = ValueAddresses::of<S>(smem, value_warp, lane);
     Partial partial;
@@ -532,6 +532,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
       accumulate<Rows>(partial, at, buffer);
       warp_arrive(smem + S::kValuesEmpty + 8 * buffer, lane);
     }
+    if (kSanitized) cluster_arrive();
     cluster_wait();
     send_partial<Rows>(partial, work, smem, value_warp, lane);
   } else {

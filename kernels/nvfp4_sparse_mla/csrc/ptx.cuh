@@ -76,14 +76,16 @@ __device__ inline void give_registers() {
 #endif
 }
 // One lane arriving for its warp: racecheck counts only what the arriving lane itself did before.
+// Arriving at the cluster's barrier long before waiting: instrumented, the arrival waits.
 #ifdef PRIME_SANITIZED
-constexpr int kWarpArrivals = 32;
+constexpr bool kSanitized = true;
 #else
-constexpr int kWarpArrivals = 1;
+constexpr bool kSanitized = false;
 #endif
+constexpr int kWarpArrivals = kSanitized ? 32 : 1;
 __device__ inline void warp_arrive(uint32_t barrier, int lane) {
   __syncwarp();
-  if (lane < kWarpArrivals) barrier_arrive(barrier);
+  if (kSanitized || lane == 0) barrier_arrive(barrier);
 }
 
 // ---- tensor cores ----
