@@ -66,12 +66,9 @@ local function fits(limit, floors, ask, used, calling)
   local kept = { 0, 0 }
   for name, floor in pairs(floors) do
     if name ~= ask.a then
-      local unused = idle(floor, used[name])
-      if inside or not calling[name] then
-        local last = parts(floor, LAST_SHARE_PARTS)
-        unused = { math.min(unused[1], last[1]), math.min(unused[2], last[2]) }
-      end
-      kept = add(kept, unused)
+      local promised = floor
+      if inside or not calling[name] then promised = parts(floor, LAST_SHARE_PARTS) end
+      kept = add(kept, idle(promised, used[name]))
     end
   end
   return within(add(after, kept), limit)

@@ -4,11 +4,11 @@ Capacity has two dimensions, requests and uncached tokens; every rule holds in b
 
     floor          what a reserved tenant is promised. Capacity outside all floors is the common share.
     idle           the part of its floor that a tenant does not use now
-    last share     a quarter of a floor, rounded up: never lent, so that its owner always gets in at once
+    last share     the first quarter of a floor that its owner uses, rounded up: never lent, so that it gets in at once
     calling        a tenant that was refused inside its floor a moment ago: nothing of its idle floor is lent meanwhile
 
-    any tenant     total + ask + what others keep <= limit, where each other tenant keeps the last share of its idle
-                   floor, or all of it while calling (unless the asker itself is inside its own floor)
+    any tenant     total + ask + what others keep <= limit, where each other tenant keeps what it does not use of its
+                   last share, or of its floor while calling (unless the asker itself is inside its own floor)
     batch          total + ask + every idle floor <= four fifths of the limit: the first to stop
     headroom       what a replica may hold without using it: only while a fifth of the limit and all idle floors stay
                    free, so that it is gone when capacity is scarce
@@ -135,8 +135,9 @@ def fits(
     for name, floor in capacity.floors.items():
         if name == tenant:
             continue
-        idle = floor.minus(used.get(name, NOTHING)).not_below(NOTHING)
-        kept = kept.plus(idle if name in calling and not inside else idle.not_above(last_share(floor)))
+        # The first of its requests use its last share up: kept anew for each, it would shut out the other owners.
+        promised = floor if name in calling and not inside else last_share(floor)
+        kept = kept.plus(promised.minus(used.get(name, NOTHING)).not_below(NOTHING))
     return after.plus(kept).within(capacity.limit)
 
 

@@ -4,7 +4,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 
 from gateway.metering.usage import Usage
@@ -117,5 +117,5 @@ class Settlement:
             first_event_seconds=self._first_event_s,
             duration_seconds=duration,
         )
-        logger.info("request", extra={**asdict(record), "timing": self.timing})
+        logger.info("request", extra={**vars(record), "timing": self.timing})
         self._keep(record)

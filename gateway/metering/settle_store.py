@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from dataclasses import asdict
 from types import TracebackType
 from typing import Self
 
@@ -72,7 +71,7 @@ class SettleStream:
     async def _add(self, record: SettleRecord) -> bool:
         try:
             await self._client.xadd(
-                STREAM, {"record": msgspec.json.encode(asdict(record))}, maxlen=MAX_STREAM_RECORDS, approximate=True
+                STREAM, {"record": msgspec.json.encode(record)}, maxlen=MAX_STREAM_RECORDS, approximate=True
             )
         except (RedisError, OSError) as error:
             logger.warning("settle record not written, trying again", extra={"error": type(error).__name__})

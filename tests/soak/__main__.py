@@ -19,7 +19,7 @@ import psutil
 
 from benchmarks.provenance import ROOT, provenance
 from tests.soak.judge import judge
-from tests.support.replicas import Fleet, Mode, Try, fleet_of
+from tests.support.replicas import End, Fleet, Mode, Try, fleet_of
 from tests.valkey_server import SentinelSite
 
 SAMPLE_S = 5.0
@@ -76,9 +76,10 @@ async def sample(fleet: Fleet, started: float) -> list[dict[str, Any]]:
 
 def forget_old(fleet: Fleet, finals: list[Try], totals: dict[str, int]) -> None:
     """Judged and dropped, so that the soak itself stays small."""
-    fleet.judge_nothing_lost_or_doubled(finals, but=list(type(finals[0].end)) if finals else ())
+    fleet.judge_nothing_lost_or_doubled(finals, but=list(End))
     for final in finals:
-        totals[final.end] = totals.get(final.end, 0) + 1
+        end = f"{final.end} {final.status}" if final.end is End.STATUS else final.end.value
+        totals[end] = totals.get(end, 0) + 1
     finals.clear()
     fleet.tries.clear()
     ended = time.monotonic() - 60.0

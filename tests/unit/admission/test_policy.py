@@ -25,11 +25,19 @@ def test_whatever_is_asked_the_limit_holds_and_every_floor_keeps_its_last_share(
     together = policy.total(used.values())
     assert together.within(CAPACITY.limit)
     for name, floor in CAPACITY.floors.items():
-        unused = floor.minus(used.get(name, NOTHING)).not_below(NOTHING)
-        kept = unused.not_above(policy.last_share(floor))
+        kept = policy.last_share(floor).minus(used.get(name, NOTHING)).not_below(NOTHING)
         assert policy.fits(CAPACITY, name, Kind.INTERACTIVE, kept, used), "the owner gets its last share at once"
     batch = policy.total(weight for account, weight in used.items() if account.endswith("/batch"))
     assert batch.within(CAPACITY.limit.minus(policy.scarce_part(CAPACITY.limit)))
+
+
+def test_two_owners_get_their_last_shares_whoever_comes_first() -> None:
+    used: dict[str, Weight] = {}
+    for tenant in ("x", "silver", "gold"):
+        for _ in range(60):
+            if policy.fits(CAPACITY, tenant, Kind.INTERACTIVE, Weight(1, 1), used):
+                used[tenant] = used.get(tenant, NOTHING).plus(Weight(1, 1))
+    assert {tenant: weight.requests for tenant, weight in used.items()} == {"x": 35, "silver": 2, "gold": 3}
 
 
 @given(weight=st.builds(Weight, st.just(1), st.integers(0, 10**9)), tenant=TENANTS)

@@ -33,3 +33,19 @@ def test_a_committed_soak_is_judged_the_same_again(path: Path) -> None:
     kept = json.loads(path.read_text())
     assert judge(kept) == kept["judged"]
     assert kept["judged"]["passed"]
+
+
+def test_what_the_docs_say_of_the_soak_is_in_its_result() -> None:
+    kept = json.loads((ROOT / "benchmarks" / "results" / "2026-11-30-soak" / "soak.json").read_text())
+    ended = kept["ended"]
+    text = (ROOT / "docs" / "gateway.md").read_text()
+    for words in (
+        f"run of {kept['seconds']:.0f} s",
+        f"{ended['complete']} requests answered whole",
+        f"{kept['left']} left by their clients",
+        f"{ended['error_event']} ended with an error event",
+        f"{ended['status 504']} with a 504",
+        f"at most {max(kept['judged']['rss_growth_mib'].values())} MiB",
+    ):
+        assert words in text, words
+    assert set(ended) == {"complete", "error_event", "status 504"}
