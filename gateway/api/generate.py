@@ -85,6 +85,9 @@ async def _answer(state: GatewayState, request: Request, endpoint: Endpoint, set
     )
     terms = terms_of(request.headers, caller.priority, parsed.stream, state.settings)
     prompt_tokens = state.sessions.prompt_tokens(session, len(raw))
+    if model.context_tokens is not None:
+        # Images are large and few tokens.
+        prompt_tokens = min(prompt_tokens, model.context_tokens)
     applicant = Applicant(
         tenant=caller.tenant,
         kind=terms.kind,
@@ -108,7 +111,8 @@ async def _answer(state: GatewayState, request: Request, endpoint: Endpoint, set
         return await _unary(state, parsed, attempts, headers, exchange, presence, terms)
     except BaseException as error:
         presence.close()
-        gate.settle(0)
+        # What a client that left has used, nobody knows: else leaving would be a way around the limit.
+        gate.settle(0 if isinstance(error, Exception) and not isinstance(error, ClientGone) else None)
         if isinstance(error, ApiError):
             error.more_headers.update(gate.headers())
         raise
@@ -150,7 +154,13 @@ async def _unary(
     presence: Presence,
     terms: Terms,
 ) -> Response:
-    reading = attempts.unary(headers, parsed.upstream_body(), reader_for(parsed), deadline=terms.deadline)
+    reading = attempts.unary(
+        headers,
+        parsed.upstream_body(),
+        reader_for(parsed),
+        deadline=terms.deadline,
+        deadline_is_ours=terms.deadline_is_ours,
+    )
     answer = await unary(reading, presence, state.deadline_passed, terms.deadline)
     presence.close()
     exchange.settlement.first_event()
