@@ -34,6 +34,7 @@ def agent() -> None:
     from prime_inference.health.page import Page  # noqa: PLC0415
     from prime_inference.health.settings import HealthSettingsError, load_health_settings  # noqa: PLC0415
     from prime_inference.health.sources.imex import ImexCtl  # noqa: PLC0415
+    from prime_inference.health.sources.klog import Klog  # noqa: PLC0415
     from prime_inference.health.sources.kmsg import Kmsg  # noqa: PLC0415
     from prime_inference.health.sources.nvml import Nvml  # noqa: PLC0415
     from prime_inference.health.sources.sysfs import Sysfs  # noqa: PLC0415
@@ -48,7 +49,7 @@ def agent() -> None:
         sources=Sources(
             Nvml() if settings.nvml else None,
             Sysfs(settings.sysfs_root),
-            Kmsg(settings.kmsg_path),
+            Kmsg(settings.kmsg_path) if settings.kernel_log == "kmsg" else Klog(),
             ImexCtl(settings.imex_command),
         ),
         clock=SystemClock(),
