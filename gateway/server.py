@@ -1,8 +1,8 @@
 """Serving: two listeners in one event loop, and the way down.
 
 On SIGTERM or Ctrl-C: readiness goes off and new requests get a 503 that asks to be retried, on a port that stays open;
-running requests may finish for `drain_seconds`; streams that have not by then end with an error event; then the process
-ends.
+running requests may finish for `drain_seconds`; streams that have not by then end with an error event; then leases and
+borrowed rate limits go back to the sites, and the process ends.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from fastapi import FastAPI
 
 from gateway.app import gateway_state, internal_app, public_app
 from gateway.settings import GatewaySettings
+from gateway.slow_headers import protocol_with
 from gateway.state import GatewayState
 from gateway.telemetry.logs import configure_logging
 
@@ -45,12 +46,12 @@ class Server(uvicorn.Server):
         yield
 
 
-def server_for(app: FastAPI) -> Server:
+def server_for(app: FastAPI, header_timeout_s: float) -> Server:
     return Server(
         uvicorn.Config(
             app,
             loop="none",
-            http="httptools",
+            http=protocol_with(header_timeout_s),
             lifespan="off",
             access_log=False,
             log_config=None,
@@ -79,22 +80,23 @@ def listen(host: str, port: int) -> socket.socket:
 async def drain(state: GatewayState, public: Server) -> None:
     """Once draining has begun: wait for the running requests, at most to the deadline, and stop the public listener."""
     await state.draining.wait()
+    state.guards.stop_admitting()
     deadline = time.monotonic() + state.settings.drain_seconds
     earliest_end = time.monotonic() + min(NOTICE_S, state.settings.drain_seconds)
     while time.monotonic() < deadline and (state.settlements or time.monotonic() < earliest_end):  # noqa: ASYNC110
         await asyncio.sleep(DRAIN_LOOK_EVERY_S)
-    state.deadline_passed.set()
+    state.deadline_passed.set_result(None)
     public.should_exit = True
 
 
 async def serve(settings: GatewaySettings) -> None:
-    """Serve until a signal. Raises PortInUse, FleetFileError and KeysFileError before anything is served."""
+    """Serve until a signal. Raises PortInUse, FleetFileError, KeysFileError and SnapshotError before anything is served."""
     configure_logging(settings.log_level)
     public_socket = listen(settings.host, settings.port)
     internal_socket = listen(settings.internal_host, settings.internal_port)
     async with gateway_state(settings) as state:
-        public = server_for(public_app(state))
-        internal = server_for(internal_app(state))
+        public = server_for(public_app(state), settings.header_timeout_seconds)
+        internal = server_for(internal_app(state), settings.header_timeout_seconds)
         loop = asyncio.get_running_loop()
 
         for number in (signal.SIGINT, signal.SIGTERM):

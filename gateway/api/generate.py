@@ -1,13 +1,22 @@
-"""`POST /chat/completions` and `/completions`: one path for both."""
+"""The generation endpoints: one path for all of them."""
+
+import asyncio
 
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.body import read_body
+from gateway.api.exchange import Exchange
+from gateway.api.presence import ClientGone, Presence
 from gateway.api.request import Endpoint, GenerationRequest, parse
-from gateway.api.respond import ClientGone, EventStream, unless_gone
-from gateway.errors import ApiError, Unavailable
+from gateway.api.respond import EventStream, opened, unary
+from gateway.api.shapes import editor_for, reader_for
+from gateway.api.terms import Terms, terms_of
+from gateway.errors import ApiError
 from gateway.fleet.choice import Target, targets
+from gateway.guard.gate import Applicant
+from gateway.guard.refusals import draining
 from gateway.metering.settle import Outcome, Settlement, outcome_of_status
+from gateway.ratelimit import charges_for
 from gateway.relay.affinity import salt_of, session_of
 from gateway.relay.attempts import Attempts
 from gateway.relay.causes import Cause
@@ -30,6 +39,16 @@ async def completions(request: Request) -> Response:
     return await generate(request, Endpoint.COMPLETIONS)
 
 
+@router.post("/responses", summary="OpenAI's Responses, streaming or not, without stored state")
+async def responses(request: Request) -> Response:
+    return await generate(request, Endpoint.RESPONSES)
+
+
+@router.post("/messages", summary="Anthropic's Messages, streaming or not")
+async def messages(request: Request) -> Response:
+    return await generate(request, Endpoint.MESSAGES)
+
+
 async def generate(request: Request, endpoint: Endpoint) -> Response:
     state = state_of(request)
     settlement = state.settlement(endpoint.value, request.scope["state"]["request_id"])
@@ -48,11 +67,13 @@ async def generate(request: Request, endpoint: Endpoint) -> Response:
 
 async def _answer(state: GatewayState, request: Request, endpoint: Endpoint, settlement: Settlement) -> Response:
     if state.draining.is_set():
-        raise Unavailable("This replica is shutting down; try again.", retry_after_s=1.0, should_retry=True)
+        raise draining()
     caller = state.caller(request)
     settlement.tenant, settlement.key_name = caller.tenant, caller.key_name
-    parsed = parse(await read_body(request, state.settings.max_body_bytes), endpoint)
-    model = state.model(parsed.model)
+    raw = await read_body(request, state.settings.max_body_bytes)
+    parsed = parse(raw, endpoint)
+    snapshot = state.snapshot
+    model = state.model(parsed.model, caller)
     settlement.model = model.name
     session = session_of(caller.tenant, parsed.fields, request.headers.get("x-session-id"), state.secret)
     settlement.session = session
@@ -62,50 +83,90 @@ async def _answer(state: GatewayState, request: Request, endpoint: Endpoint, set
         tenant_salt=salt_of(caller.tenant, state.secret),
         stream=parsed.stream,
     )
-    attempts = Attempts(state.upstream, targets(model, session), endpoint.value, Reporter(state, settlement))
-    if parsed.stream:
-        return await _stream(state, request, parsed, attempts, headers, settlement)
-    return await _unary(state, request, parsed, attempts, headers, settlement)
+    terms = terms_of(request.headers, caller.priority, parsed.stream, state.settings)
+    prompt_tokens = state.sessions.prompt_tokens(session, len(raw))
+    if model.context_tokens is not None:
+        # Images are large and few tokens.
+        prompt_tokens = min(prompt_tokens, model.context_tokens)
+    applicant = Applicant(
+        tenant=caller.tenant,
+        kind=terms.kind,
+        priority=terms.priority,
+        charges=charges_for(
+            caller.key_id,
+            caller.requests_per_minute,
+            caller.tokens_per_minute,
+            prompt_tokens + parsed.answer_tokens,
+        ),
+        uncached_tokens=lambda deployment: state.sessions.uncached_tokens(session, deployment, prompt_tokens),
+    )
+    gate = state.gate(applicant, snapshot, model)
+    exchange = Exchange(settlement, gate, state.sessions, session, len(raw))
+    order = targets(model, session, state.guards.standing)
+    attempts = Attempts(state.upstream, order, endpoint.value, gate, terms.patience_s, Reporter(state, settlement))
+    presence = Presence(request.receive)
+    try:
+        if parsed.stream:
+            return await _stream(state, parsed, attempts, headers, exchange, presence, terms)
+        return await _unary(state, parsed, attempts, headers, exchange, presence, terms)
+    except BaseException as error:
+        presence.close()
+        # What a client that left has used, nobody knows: else leaving would be a way around the limit.
+        gate.settle(0 if isinstance(error, Exception) and not isinstance(error, ClientGone) else None)
+        if isinstance(error, ApiError):
+            error.more_headers.update(gate.headers())
+        raise
 
 
 async def _stream(
     state: GatewayState,
-    request: Request,
     parsed: GenerationRequest,
     attempts: Attempts,
     headers: dict[str, str],
-    settlement: Settlement,
+    exchange: Exchange,
+    presence: Presence,
+    terms: Terms,
 ) -> Response:
-    opening = attempts.stream(
-        headers,
-        parsed.upstream_body(),
-        forward_usage=parsed.wants_usage,
-        max_event_bytes=state.settings.max_event_bytes,
-        timeout_s=state.settings.first_event_timeout_seconds,
+    new_editor = editor_for(parsed)
+    opening = asyncio.create_task(
+        attempts.stream(
+            headers, parsed.upstream_body(), new_editor=new_editor, max_event_bytes=state.settings.max_event_bytes
+        )
     )
-    stream = await unless_gone(request.receive, opening)
-    settlement.first_event()
-    return EventStream(stream, settlement, state.settings.total_timeout_seconds, state.deadline_passed)
+    await opened(opening, presence, terms.keepalive_s)
+    return EventStream(
+        opening,
+        exchange,
+        presence,
+        state.deadline_passed,
+        new_editor,
+        deadline=terms.deadline,
+        keepalive_s=terms.keepalive_s,
+    )
 
 
 async def _unary(
     state: GatewayState,
-    request: Request,
     parsed: GenerationRequest,
     attempts: Attempts,
     headers: dict[str, str],
-    settlement: Settlement,
+    exchange: Exchange,
+    presence: Presence,
+    terms: Terms,
 ) -> Response:
     reading = attempts.unary(
         headers,
         parsed.upstream_body(),
-        timeout_s=state.settings.total_timeout_seconds,
+        reader_for(parsed),
+        deadline=terms.deadline,
+        deadline_is_ours=terms.deadline_is_ours,
     )
-    answer = await unless_gone(request.receive, reading)
-    settlement.first_event()
-    settlement.usage, settlement.timing = answer.usage, answer.timing
-    settlement.close(Outcome.OK)
-    return Response(answer.body, media_type="application/json")
+    answer = await unary(reading, presence, state.deadline_passed, terms.deadline)
+    presence.close()
+    exchange.settlement.first_event()
+    whole = answer.whole
+    exchange.ended(Outcome.OK, whole.usage, whole.timing, answer.target.deployment.name)
+    return Response(whole.body, media_type="application/json", headers=exchange.gate.headers())
 
 
 class Reporter:

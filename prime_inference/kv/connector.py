@@ -3,7 +3,7 @@
     --kv-transfer-config '{"kv_connector": "TierConnector", "kv_role": "kv_both",
         "kv_connector_module_path": "prime_inference.kv.connector",
         "kv_connector_extra_config": {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": 5555,
-            "prime.gate.bytes_per_s": 10.8e9, "prime.gate.prefill_tokens_per_s": 53000}}'
+            "prime.gate.bytes_per_s": 10.8e9, "prime.gate.prefill_tokens_per_s": 53000, "prime.salt": "required"}}'
 
 Everything that moves KV is LMCache's. This class decides, on the scheduler's side, whether LMCache is asked at all, up
 to where, and how long an answer is waited for:
@@ -11,6 +11,8 @@ to where, and how long an answer is waited for:
 - what the engine's own prefix cache covers is never looked up, so never fetched for nothing
 - a prompt that is computed sooner than loaded is not looked up either
 - a lookup not answered by its deadline is given up; when its answer comes after all, the locks it took are released
+- a request without a cache salt is kept out of the tier, unless `prime.salt` is `shared` (salt.py)
+- no call to LMCache's server is waited for longer than `prime.server.answer_within_s` (server_health.py says why)
 
 Tokens that the engine's own cache holds count as stored: they were offered to the tier when they were computed.
 """
@@ -38,12 +40,20 @@ from prime_inference.kv.gate.estimates import PrefillEstimate, TierEstimate
 from prime_inference.kv.gate.gate import LoadGate
 from prime_inference.kv.gate.plans import LoadPlans, Step
 from prime_inference.kv.metrics import TierPromMetrics, TierStats
+from prime_inference.kv.salt import SETTING as SALT
+from prime_inference.kv.salt import SaltRule, lawful, parse_rule
+from prime_inference.kv.server_watch import ServerWatch, guard_scheduler, guard_worker
 
 log = logging.getLogger("vllm.prime_inference.tier")  # vLLM's processes have a handler for the name vllm only
 
 TIER = "lmcache"
 
 SETTINGS_PREFIX = "prime.gate."
+
+ANSWER_WITHIN = "prime.server.answer_within_s"
+
+ANSWER_WITHIN_S = 5.0
+"""Default. An answer is a few messages and no data; a server that takes longer costs more than it saves."""
 
 FIXED_S = 0.01
 """A lookup, its poll at the next scheduler step and the step that sees the copy end."""
@@ -53,6 +63,9 @@ SHORTEST_STEP_TOKENS = CHUNK_TOKENS
 
 REPORT_EVERY_S = 60.0
 
+NEVER_STORE = 1 << 62
+"""As many tokens count as stored already."""
+
 
 class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships no types
     def __init__(
@@ -61,6 +74,11 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
         # Before LMCache's own start, which waits for its server: a wrong setting should not.
         self._begin(vllm_config.kv_transfer_config.kv_connector_extra_config, bytes_per_token(kv_cache_config))
         super().__init__(vllm_config, role, kv_cache_config)
+        if role is KVConnectorRole.WORKER:
+            url = server_of_rank(vllm_config.kv_transfer_config.kv_connector_extra_config, self.worker_adapter)
+            self._watches = [guard_worker(self.worker_adapter, url, self._answer_within_s)]
+        else:
+            self._watches = guard_scheduler(self.scheduler_adapter, self._answer_within_s)
         if role is KVConnectorRole.SCHEDULER and self.scheduler_adapter.lmcache_tokens_per_chunk != CHUNK_TOKENS:
             chunk = self.scheduler_adapter.lmcache_tokens_per_chunk
             raise ValueError(f"LMCache runs with chunks of {chunk} tokens: start it with --chunk-size {CHUNK_TOKENS}")
@@ -68,6 +86,10 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
     def _begin(self, extra: dict[str, Any], bytes_per_token: int) -> None:
         now = time.monotonic()
         self._plans = build_plans(extra, bytes_per_token, now)
+        self._salt_rule = parse_rule(extra.get(SALT))
+        self._answer_within_s = answer_within_s(extra)
+        self._watches = list[ServerWatch]()
+        self._losses_told = 0
         self._admitted: dict[str, Request] = {}
         self._abandoned: dict[str, LMCacheMPRequestTracker] = {}
         self._last_step: tuple[float, int, set[str]] = (now, 0, set())
@@ -76,6 +98,10 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         tracker = self._get_or_create_request_tracker(request)
+        if not request.cache_salt and self._salt_rule is SaltRule.REQUIRED:
+            tracker.num_stored_tokens = NEVER_STORE
+            return 0, False
+        tracker.cache_salt = lawful(tracker.cache_salt)
         waiting = tracker.state is LMCacheMPRequestState.PREFETCHING
         if not waiting or request.status == RequestStatus.PREEMPTED:
             return self._ask_lmcache(request, num_computed_tokens)
@@ -142,6 +168,9 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
         stats.data["ends"] = dict(Counter(str(load.end) for load in ended))
         stats.data["loaded_tokens"] = sum(load.tokens for load in ended)
         stats.data["load_seconds"] = [load.seconds for load in ended if load.tokens]
+        losses = sum(watch.losses for watch in self._watches)
+        stats.data["server_losses"] = losses - self._losses_told
+        self._losses_told = losses
         self._decisions_told = decisions
         return stats
 
@@ -162,6 +191,8 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
     def shutdown(self) -> None:
         if self.role is KVConnectorRole.SCHEDULER:
             self._report(time.monotonic())
+        for watch in self._watches:
+            watch.stop()
         super().shutdown()
 
     # ── internals ──
@@ -217,6 +248,28 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
             gate.tiers[TIER].bytes_per_s,
             gate.prefill.tokens_per_s,
         )
+
+
+def server_of_rank(extra: dict[str, Any], adapter: Any) -> str:
+    """The server that LMCache gave this worker: ranks in equal, contiguous shares (`lmcache.mp.server_urls`), or one."""
+    listed = extra.get("lmcache.mp.server_urls")
+    if not listed:
+        return f"{extra.get('lmcache.mp.host', 'tcp://localhost')}:{extra.get('lmcache.mp.port', 5555)}"
+    urls = [url.strip() for url in listed.split(",")] if isinstance(listed, str) else list(listed)
+    strategy = adapter.parallel_strategy
+    return str(urls[strategy.vllm_worker_id * len(urls) // strategy.vllm_world_size])
+
+
+def answer_within_s(extra: dict[str, Any]) -> float:
+    """`prime.server.answer_within_s`. Raises ValueError for it and for any other key of ours that nobody reads."""
+    ours = {key for key in extra if key.startswith("prime.") and not key.startswith(SETTINGS_PREFIX)}
+    unknown = sorted(ours - {ANSWER_WITHIN, SALT})
+    if unknown:
+        raise ValueError(f"unknown key {unknown[0]}; allowed: {ANSWER_WITHIN}, {SALT} and {SETTINGS_PREFIX}*")
+    value = extra.get(ANSWER_WITHIN, ANSWER_WITHIN_S)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{ANSWER_WITHIN} must be a positive number, got {value!r}")
+    return float(value)
 
 
 def build_plans(extra: dict[str, Any], bytes_per_token: int, now: float) -> LoadPlans:

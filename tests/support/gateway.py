@@ -30,20 +30,33 @@ class RunningGateway:
 
 
 @asynccontextmanager
-async def gateway(folder: Path, deployments: list[str], **settings: object) -> AsyncIterator[RunningGateway]:
-    """A gateway whose model `m` is served by these frontends, one deployment each, asked in this order."""
+async def gateway(
+    folder: Path,
+    deployments: list[str],
+    *,
+    key: dict[str, object] | None = None,
+    deployment: dict[str, object] | None = None,
+    tenants: list[dict[str, object]] | None = None,
+    **settings: object,
+) -> AsyncIterator[RunningGateway]:
+    """A gateway whose model `m` is served by these frontends, one deployment each, asked in this order. `key` and
+    `deployment` add to the entries of the files."""
     fleet = {
         "models": [{"name": "m", "deployments": [f"d{n}" for n in range(len(deployments))]}],
-        "deployments": [{"name": f"d{n}", "frontends": [url], "priority": n} for n, url in enumerate(deployments)],
+        "deployments": [
+            {"name": f"d{n}", "frontends": [url], "priority": n, **(deployment or {})}
+            for n, url in enumerate(deployments)
+        ],
     }
     (folder / "fleet.yaml").write_text(yaml.safe_dump(fleet))
-    keys = {"keys": [{"name": "test", "tenant": "t", "sha256": hash_of(KEY)}]}
+    keys = {"keys": [{"name": "test", "tenant": "t", "sha256": hash_of(KEY), **(key or {})}], "tenants": tenants or []}
     (folder / "keys.yaml").write_text(yaml.safe_dump(keys))
     values = {"fleet_file": folder / "fleet.yaml", "keys_file": folder / "keys.yaml", "secret": "s", **settings}
     async with gateway_state(GatewaySettings.model_validate(values)) as state:
         sockets = [listen("127.0.0.1", 0), listen("127.0.0.1", 0)]
         urls = [f"http://127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-        servers = [server_for(public_app(state)), server_for(internal_app(state))]
+        header_timeout_s = state.settings.header_timeout_seconds
+        servers = [server_for(app, header_timeout_s) for app in (public_app(state), internal_app(state))]
         tasks = [asyncio.create_task(server.serve([s])) for server, s in zip(servers, sockets, strict=True)]
         headers = {"authorization": f"Bearer {KEY}"}
         try:
