@@ -18,6 +18,7 @@ from gateway.relay.upstream import Upstream
 from gateway.settings import GatewaySettings
 from gateway.state import GatewayState
 from gateway.telemetry.metrics import Metrics
+from gateway.toolcalls.desk import ToolDesk
 
 API_PREFIX = "/api/v1"
 
@@ -33,7 +34,8 @@ async def gateway_state(settings: GatewaySettings) -> AsyncIterator[GatewayState
         settle_stream = None
         if settings.valkey_url is not None:
             settle_stream = await stack.enter_async_context(SettleStream(settings.valkey_url, metrics))
-        yield GatewayState(settings, fleet, keys, metrics, upstream, settle_stream)
+        tools = await stack.enter_async_context(ToolDesk(fleet, metrics.registry))
+        yield GatewayState(settings, fleet, keys, metrics, upstream, settle_stream, tools)
 
 
 def public_app(state: GatewayState) -> FastAPI:

@@ -13,6 +13,7 @@ from gateway.metering.settle_store import SettleStream
 from gateway.relay.upstream import Upstream
 from gateway.settings import GatewaySettings
 from gateway.telemetry.metrics import Metrics
+from gateway.toolcalls.desk import ToolDesk
 
 
 @dataclass
@@ -23,6 +24,7 @@ class GatewayState:
     metrics: Metrics
     upstream: Upstream
     settle_stream: SettleStream | None
+    tools: ToolDesk
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at SIGTERM: no new requests, not ready."""
     deadline_passed: asyncio.Event = field(default_factory=asyncio.Event)

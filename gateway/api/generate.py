@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.body import read_body
-from gateway.api.request import Endpoint, GenerationRequest, parse
+from gateway.api.request import Endpoint, parse
 from gateway.api.respond import ClientGone, EventStream, unless_gone
 from gateway.errors import ApiError, Unavailable
 from gateway.fleet.choice import Target, targets
@@ -13,6 +13,7 @@ from gateway.relay.attempts import Attempts
 from gateway.relay.causes import Cause
 from gateway.relay.headers import upstream_headers
 from gateway.state import GatewayState, state_of
+from gateway.toolcalls.served import Served
 
 CLIENT_CLOSED_STATUS = 499
 """nginx's status for a client that left; nobody receives it, logs and metrics tell it from an answer."""
@@ -62,24 +63,25 @@ async def _answer(state: GatewayState, request: Request, endpoint: Endpoint, set
         tenant_salt=salt_of(caller.tenant, state.secret),
         stream=parsed.stream,
     )
+    served = await state.tools.prepare(model, parsed)
     attempts = Attempts(state.upstream, targets(model, session), endpoint.value, Reporter(state, settlement))
     if parsed.stream:
-        return await _stream(state, request, parsed, attempts, headers, settlement)
-    return await _unary(state, request, parsed, attempts, headers, settlement)
+        return await _stream(state, request, served, attempts, headers, settlement)
+    return await _unary(state, request, served, attempts, headers, settlement)
 
 
 async def _stream(
     state: GatewayState,
     request: Request,
-    parsed: GenerationRequest,
+    served: Served,
     attempts: Attempts,
     headers: dict[str, str],
     settlement: Settlement,
 ) -> Response:
     opening = attempts.stream(
         headers,
-        parsed.upstream_body(),
-        forward_usage=parsed.wants_usage,
+        served.request.upstream_body(),
+        new_editor=served.editor,
         max_event_bytes=state.settings.max_event_bytes,
         timeout_s=state.settings.first_event_timeout_seconds,
     )
@@ -91,21 +93,22 @@ async def _stream(
 async def _unary(
     state: GatewayState,
     request: Request,
-    parsed: GenerationRequest,
+    served: Served,
     attempts: Attempts,
     headers: dict[str, str],
     settlement: Settlement,
 ) -> Response:
     reading = attempts.unary(
         headers,
-        parsed.upstream_body(),
+        served.request.upstream_body(),
         timeout_s=state.settings.total_timeout_seconds,
     )
     answer = await unless_gone(request.receive, reading)
     settlement.first_event()
     settlement.usage, settlement.timing = answer.usage, answer.timing
+    body = served.whole(answer.body)
     settlement.close(Outcome.OK)
-    return Response(answer.body, media_type="application/json")
+    return Response(body, media_type="application/json")
 
 
 class Reporter:

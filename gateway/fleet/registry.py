@@ -6,6 +6,7 @@ Read from one YAML file. A snapshot is immutable: a request keeps the one it sta
       - name: smollm2-135m-instruct      # what clients ask for and Dynamo serves
         context_tokens: 2048
         deployments: [local]
+        tools: {format: glm, tokenizer: /models/smollm2}   # left out: the frontend's business
     deployments:
       - name: local
         site: local
@@ -18,6 +19,9 @@ from typing import Annotated
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, ValidationError, model_validator
+
+from prime_inference.toolcalls.declared import OnUnsupported
+from prime_inference.toolcalls.serving import ToolFormat
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
 
@@ -37,6 +41,25 @@ class DeploymentEntry(_Closed):
     """Lower is asked first; deployments of one priority share the sessions."""
 
 
+class ToolsEntry(_Closed):
+    """How a model's tool calls are served (docs/toolcalls.md)."""
+
+    format: ToolFormat = ToolFormat.ENGINE
+    """`glm`: its workers name no parser to Dynamo, and the gateway enforces and reads the calls. `engine`: they do."""
+    tokenizer: Path | None = None
+    """For `glm`: the folder of the tokenizer that grammars are compiled for."""
+    thinking: bool = False
+    """For `glm`: its chat template leaves the thinking open, unless the request says `enable_thinking: false`."""
+    unsupported: OnUnsupported = OnUnsupported.REFUSE
+    """For `glm`: a schema that no grammar can stand for is a 400, or keeps its name enforced and its arguments free."""
+
+    @model_validator(mode="after")
+    def _glm_has_a_tokenizer(self) -> "ToolsEntry":
+        if self.format is ToolFormat.GLM and self.tokenizer is None:
+            raise ValueError("format glm needs a tokenizer")
+        return self
+
+
 class ModelEntry(_Closed):
     """A public model name."""
 
@@ -46,6 +69,7 @@ class ModelEntry(_Closed):
     created: int = 0
     """Unix seconds, shown by /models."""
     owned_by: str = "prime-inference"
+    tools: ToolsEntry = ToolsEntry()
 
 
 class FleetFile(_Closed):
@@ -82,6 +106,7 @@ class Model:
     context_tokens: int | None
     created: int
     owned_by: str
+    tools: ToolsEntry
 
 
 @dataclass(frozen=True)
@@ -128,6 +153,7 @@ def fleet_of(parsed: FleetFile) -> Fleet:
                 context_tokens=entry.context_tokens,
                 created=entry.created,
                 owned_by=entry.owned_by,
+                tools=entry.tools,
             )
             for entry in parsed.models
         }

@@ -94,13 +94,19 @@ class Attempts:
         self.made = 0
 
     async def stream(
-        self, headers: dict[str, str], body: bytes, *, forward_usage: bool, max_event_bytes: int, timeout_s: float
+        self,
+        headers: dict[str, str],
+        body: bytes,
+        *,
+        new_editor: Callable[[], StreamEditor],
+        max_event_bytes: int,
+        timeout_s: float,
     ) -> OpenStream:
-        """The first stream that begins, each given `timeout_s` for its first event. Raises the ApiError that the client
-        gets."""
+        """The first stream that begins, each given `timeout_s` for its first event and an editor of its own. Raises the
+        ApiError that the client gets."""
 
         async def begin(target: Target, answer: UpstreamAnswer) -> OpenStream:
-            editor = StreamEditor(forward_usage=forward_usage)
+            editor = new_editor()
             splitter = EventSplitter(max_event_bytes)
             chunks = answer.chunks()
             async for data in chunks:

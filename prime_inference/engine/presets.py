@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from prime_inference.engine.cpu_norm import KERNEL_CONFIG
+from prime_inference.engine.tool_settings import Parsing, tool_arguments
 
 CPU_BLOCK_TOKENS = 32
 """vLLM's CPU attention takes multiples of 32; the smallest shares the most of a prefix."""
@@ -36,6 +37,8 @@ class WorkerPlan:
     on_gpu: bool
     gpu_memory_share: float
     kv_events_port: int
+    parsing: Parsing = Parsing.NONE
+    thinks: bool = False
 
 
 def worker_arguments(plan: WorkerPlan) -> list[str]:
@@ -45,6 +48,7 @@ def worker_arguments(plan: WorkerPlan) -> list[str]:
         *("--served-model-name", plan.model_name),
         *("--disaggregation-mode", plan.role.value),
         *("--kv-transfer-config", json.dumps(transfer_config(plan))),
+        *tool_arguments(plan.parsing, thinks=plan.thinks),
     ]
     if plan.context_tokens is not None:
         arguments += ["--max-model-len", str(plan.context_tokens)]

@@ -3,14 +3,15 @@
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prime_inference.local.errors import UpError
 from prime_inference.local.options import DEFAULT_MODEL
 from prime_inference.local.smollm2 import convert, gguf_folder
+from prime_inference.toolcalls.serving import ToolFormat, format_of_model_type
 
-CONVERTED_VERSION = 1
+CONVERTED_VERSION = 2
 """Part of the cached folder's name: raised when the conversion changes what it writes."""
 
 
@@ -22,6 +23,9 @@ class LocalModel:
     max_context_tokens: int | None
     """What the model's own configuration allows, where it says so."""
     weight_bytes: int
+    tool_format: ToolFormat = ToolFormat.ENGINE
+    thinks: bool = False
+    """Its chat template leaves the thinking open."""
 
 
 def cache_dir() -> Path:
@@ -32,7 +36,8 @@ def cache_dir() -> Path:
 def find_model(wanted: str, say: Callable[[str], None]) -> LocalModel:
     """A folder, the default model, or a Hugging Face id. Raises UpError naming what is wrong."""
     if wanted == DEFAULT_MODEL:
-        return describe(_smollm2(say), DEFAULT_MODEL)
+        # With the chat template of ours that speaks GLM's tool format.
+        return replace(describe(_smollm2(say), DEFAULT_MODEL), tool_format=ToolFormat.GLM)
     folder = Path(wanted).expanduser()
     if folder.is_dir():
         return describe(folder.resolve(), folder.resolve().name)
@@ -58,11 +63,14 @@ def describe(folder: Path, name: str) -> LocalModel:
     if not weights:
         raise UpError(f"{folder} has no weights (*.safetensors).")
     longest = config.get("max_position_embeddings")
+    tool_format = format_of_model_type(config.get("model_type"))
     return LocalModel(
         path=folder,
         name=name,
         max_context_tokens=longest if isinstance(longest, int) else None,
         weight_bytes=sum(file.stat().st_size for file in weights),
+        tool_format=tool_format,
+        thinks=tool_format is ToolFormat.GLM,
     )
 
 

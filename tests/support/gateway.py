@@ -30,10 +30,13 @@ class RunningGateway:
 
 
 @asynccontextmanager
-async def gateway(folder: Path, deployments: list[str], **settings: object) -> AsyncIterator[RunningGateway]:
-    """A gateway whose model `m` is served by these frontends, one deployment each, asked in this order."""
+async def gateway(
+    folder: Path, deployments: list[str], model: str = "m", tools: dict[str, object] | None = None, **settings: object
+) -> AsyncIterator[RunningGateway]:
+    """A gateway whose one model is served by these frontends, one deployment each, asked in this order."""
+    names = [f"d{n}" for n in range(len(deployments))]
     fleet = {
-        "models": [{"name": "m", "deployments": [f"d{n}" for n in range(len(deployments))]}],
+        "models": [{"name": model, "deployments": names, "tools": tools or {}}],
         "deployments": [{"name": f"d{n}", "frontends": [url], "priority": n} for n, url in enumerate(deployments)],
     }
     (folder / "fleet.yaml").write_text(yaml.safe_dump(fleet))
