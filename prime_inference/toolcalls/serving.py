@@ -6,6 +6,9 @@ where a frontend parses, the gateway must leave the text alone. Both sides take 
 
 from enum import StrEnum
 
+from prime_inference.toolcalls.glm import KEY
+from prime_inference.toolcalls.tags import THINK
+
 
 class ToolFormat(StrEnum):
     GLM = "glm"
@@ -14,10 +17,11 @@ class ToolFormat(StrEnum):
     """The frontend builds the grammar and reads the calls, with whatever parser it was given; the gateway only judges."""
 
 
-def format_of_model_type(model_type: object) -> ToolFormat:
-    """From `model_type` of a model's config.json: `glm4_moe`, `glm4_moe_lite`, `glm_moe_dsa`.
+def format_of_template(chat_template: str) -> ToolFormat:
+    """What a model writes is what its chat template shows it: GLM 4.5 to 5.x, and whoever was given their form."""
+    return ToolFormat.GLM if KEY in chat_template else ToolFormat.ENGINE
 
-    GLM-4 before 4.5 (`glm`, `glm4`, `chatglm`) writes its calls in another form.
-    """
-    known = isinstance(model_type, str) and model_type.startswith(("glm4_moe", "glm_moe"))
-    return ToolFormat.GLM if known else ToolFormat.ENGINE
+
+def template_thinks(chat_template: str) -> bool:
+    """Whether the model thinks between `<think>` and `</think>`. GLM's templates leave the thinking open by default."""
+    return THINK in chat_template

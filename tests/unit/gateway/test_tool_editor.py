@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
@@ -82,6 +82,7 @@ def test_a_call_leaves_whole_and_the_answer_ends_in_tool_calls() -> None:
     assert case.count("calls", verdict="Ok") == case.count("answers", outcome="calls_ok") == 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 30), max_size=20))
 def test_however_the_text_is_cut_the_client_gets_the_same(cuts: list[int]) -> None:
     text, pieces = "before " + CALL + CALL + " after", []
