@@ -4,6 +4,7 @@ Nothing is held back but what may still become a marker and calls that are not c
 leaves as the bytes it came in.
 """
 
+import re
 from typing import Any
 
 import msgspec
@@ -17,10 +18,12 @@ _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 BAD_GATEWAY = 502
+_OF_INTEREST = re.compile(rb'"tool_calls"|"finish_reason"\s*:\s*"')
+"""What an event must hold to be judged where the frontend parses. A quote inside a JSON string is escaped."""
 
 
 class ToolStreamEditor(StreamEditor):
-    """`raw` is None where the frontend parses: the chunks leave as they are, and are judged. `books` is None where the
+    """`raw` is None where the frontend parses: the chunks leave as they are, and are only judged. `books` is None where the
     request has no tools: there is only thinking to be told from the answer."""
 
     def __init__(self, *, forward_usage: bool, raw: RawStream | None, books: Books | None) -> None:
@@ -39,7 +42,8 @@ class ToolStreamEditor(StreamEditor):
         if self._books is not None:
             self._books.saw(sent)
             if any(choice.get("finish_reason") for choice in sent["choices"]):
-                self._owes_a_call = self._books.close(self._lost_calls())
+                owed = self._books.close(self._lost_calls())
+                self._owes_a_call = owed and self._raw is not None
         if self._owes_a_call:
             sent = {**sent, "choices": [{**choice, "finish_reason": None} for choice in sent["choices"]]}
         return super().feed(event if sent == chunk else event_of(_encode(sent)))
@@ -60,7 +64,7 @@ class ToolStreamEditor(StreamEditor):
         data = data_of(event)
         if data is None or data == DONE:
             return None
-        if self._raw is None and b'"tool_calls"' not in data and b'"finish_reason":"' not in data:
+        if self._raw is None and not _OF_INTEREST.search(data):
             return None
         try:
             chunk = _decode(data)

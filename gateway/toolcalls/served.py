@@ -64,7 +64,7 @@ class ServedWithTools(Served):
         books = self._books()
         if books is not None:
             books.saw(sent)
-            if books.close(lost):
+            if books.close(lost) and self.parsed_here:
                 raise UpstreamFailed(f"The answer is of no use: {LOST}.", code="tool_call_lost")
         return body if sent == answer else msgspec.json.encode(sent)
 

@@ -153,3 +153,10 @@ def test_where_the_frontend_parses_the_bytes_pass_and_the_calls_are_judged() -> 
     events = [event("<tool_call> is not ours here"), event(tool_calls=[call]), event(finish="tool_calls")]
     assert run(case, *events) == b"".join(events) + DONE
     assert case.count("calls", verdict="SchemaMismatch") == case.count("answers", outcome="calls_wrong") == 1
+
+
+def test_where_the_frontend_parses_a_missing_call_is_counted_and_the_answer_stays() -> None:
+    case = Case("required", parsed_here=False)
+    events = [event("text"), event(finish="stop")]
+    assert run(case, *events) == b"".join(events) + DONE
+    assert case.count("answers", outcome="dropped") == 1
