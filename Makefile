@@ -21,7 +21,7 @@ serve: $(VENV)/.serve ## set up, start the whole stack on this machine, print ho
 	$(BIN)/prime-inference up $(ARGS)
 
 .PHONY: test
-test: lint test-fast test-e2e ## set up, then lint, the fast tests and the tests against the real stack
+test: lint test-fast test-chaos test-e2e ## set up, then lint, the fast tests, the chaos tests and those against the real stack
 
 .PHONY: setup
 setup: $(VENV)/.serve ## install what `make serve` needs into .venv
@@ -40,7 +40,11 @@ format: $(VENV)/.test ## rewrite the sources the way `make lint` wants them
 
 .PHONY: test-fast
 test-fast: $(VENV)/.test ## tests that need no engine (a fake one stands behind the real Dynamo frontend)
-	$(BIN)/python -m pytest -m "not e2e and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -m "not e2e and not gpu and not chaos" $(ARGS)
+
+.PHONY: test-chaos
+test-chaos: $(VENV)/.test ## three gateway replicas killed, paused and restarted under load, Valkey with Sentinel too
+	$(BIN)/python -m pytest -m chaos $(ARGS)
 
 .PHONY: test-e2e
 test-e2e: $(VENV)/.test ## tests against the real stack: vLLM prefill and decode behind Dynamo, started once

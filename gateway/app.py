@@ -1,5 +1,6 @@
 """The two applications of a gateway process: the public API and the internal listener."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -8,15 +9,22 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from gateway.accounts.keys import load_keys
 from gateway.api import generate, health, internal, models
+from gateway.api.request import Endpoint
 from gateway.envelope import Envelope
 from gateway.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound
-from gateway.fleet.registry import load_fleet
+from gateway.fleet.reload import FileWatch
+from gateway.fleet.snapshot import load_snapshot
+from gateway.guard.addresses import Addresses
+from gateway.guard.guards import Guards
+from gateway.guard.probe import Prober
+from gateway.guard.site_guard import GuardSettings
 from gateway.metering.settle_store import SettleStream
+from gateway.relay.typed_stream import anthropic_error
 from gateway.relay.upstream import Upstream
 from gateway.settings import GatewaySettings
 from gateway.state import GatewayState
+from gateway.telemetry.guards import GuardCollector
 from gateway.telemetry.metrics import Metrics
 from gateway.toolcalls.desk import ToolDesk
 
@@ -25,8 +33,9 @@ API_PREFIX = "/api/v1"
 
 @asynccontextmanager
 async def gateway_state(settings: GatewaySettings) -> AsyncIterator[GatewayState]:
-    """Everything a process holds, opened in order and closed in reverse. Raises FleetFileError and KeysFileError."""
-    fleet, keys, metrics = load_fleet(settings.fleet_file), load_keys(settings.keys_file), Metrics()
+    """Everything a process holds, opened in order and closed in reverse. Raises FleetFileError, KeysFileError and
+    SnapshotError."""
+    snapshot, metrics = load_snapshot(settings.fleet_file, settings.keys_file), Metrics()
     async with AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(
             Upstream(connect_timeout_s=settings.connect_timeout_seconds, idle_timeout_s=settings.idle_timeout_seconds)
@@ -34,8 +43,24 @@ async def gateway_state(settings: GatewaySettings) -> AsyncIterator[GatewayState
         settle_stream = None
         if settings.valkey_url is not None:
             settle_stream = await stack.enter_async_context(SettleStream(settings.valkey_url, metrics))
-        tools = await stack.enter_async_context(ToolDesk(fleet, metrics.registry))
-        yield GatewayState(settings, fleet, keys, metrics, upstream, settle_stream, tools)
+        prober = Prober(upstream, lambda: state.snapshot, settings)
+        guards = Guards(GuardSettings(headroom=settings.headroom), Addresses.of(settings), prober.probe)
+        stack.push_async_callback(guards.close)
+        tools = ToolDesk(metrics.registry)
+        stack.push_async_callback(tools.close)
+        state = GatewayState(settings, snapshot, metrics, upstream, guards, settle_stream, tools)
+        await guards.follow(snapshot)
+        tools.follow(snapshot.fleet)
+        metrics.registry.register(GuardCollector(guards))
+        watch = FileWatch(settings.fleet_file, settings.keys_file, state.take, metrics.reloaded)
+        watching = asyncio.create_task(watch.run(settings.reload_seconds), name="file-watch")
+        stack.push_async_callback(_stopped, watching)
+        yield state
+
+
+async def _stopped(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def public_app(state: GatewayState) -> FastAPI:
@@ -71,6 +96,9 @@ def _finished(app: FastAPI) -> FastAPI:
 
 async def _api_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ApiError)
+    if request.url.path == f"{API_PREFIX}/{Endpoint.MESSAGES.value}":
+        body = anthropic_error(error.status, error.message)
+        return JSONResponse(body, status_code=error.status, headers=error.headers())
     return JSONResponse(error.body(), status_code=error.status, headers=error.headers())
 
 

@@ -17,6 +17,7 @@ The body is OpenAI's: `{"error": {"message", "type", "param", "code"}}`, all fou
 FastAPI's own 404, 405 and 422 take the same shape (see `app.py`); 422 becomes 400, as OpenAI answers.
 """
 
+import math
 from typing import Any, ClassVar
 
 
@@ -40,15 +41,17 @@ class ApiError(Exception):
         self.param = param
         self.retry_after_s = retry_after_s
         self.should_retry = should_retry
+        self.more_headers: dict[str, str] = {}
+        """What else the answer carries: the key's limits."""
 
     def body(self) -> dict[str, Any]:
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
     def headers(self) -> dict[str, str]:
         """`Retry-After` in whole seconds (at least 1) and the SDK's `x-should-retry`, where they were given."""
-        headers: dict[str, str] = {}
+        headers = dict(self.more_headers)
         if self.retry_after_s is not None:
-            headers["retry-after"] = str(max(1, round(self.retry_after_s)))
+            headers["retry-after"] = str(max(1, math.ceil(self.retry_after_s)))
         if self.should_retry is not None:
             headers["x-should-retry"] = "true" if self.should_retry else "false"
         return headers

@@ -1,8 +1,8 @@
 """Serving: two listeners in one event loop, and the way down.
 
 On SIGTERM or Ctrl-C: readiness goes off and new requests get a 503 that asks to be retried, on a port that stays open;
-running requests may finish for `drain_seconds`; streams that have not by then end with an error event; then the process
-ends.
+running requests may finish for `drain_seconds`; streams that have not by then end with an error event; then leases and
+borrowed rate limits go back to the sites, and the process ends.
 """
 
 import asyncio
@@ -79,16 +79,17 @@ def listen(host: str, port: int) -> socket.socket:
 async def drain(state: GatewayState, public: Server) -> None:
     """Once draining has begun: wait for the running requests, at most to the deadline, and stop the public listener."""
     await state.draining.wait()
+    state.guards.stop_admitting()
     deadline = time.monotonic() + state.settings.drain_seconds
     earliest_end = time.monotonic() + min(NOTICE_S, state.settings.drain_seconds)
     while time.monotonic() < deadline and (state.settlements or time.monotonic() < earliest_end):  # noqa: ASYNC110
         await asyncio.sleep(DRAIN_LOOK_EVERY_S)
-    state.deadline_passed.set()
+    state.deadline_passed.set_result(None)
     public.should_exit = True
 
 
 async def serve(settings: GatewaySettings) -> None:
-    """Serve until a signal. Raises PortInUse, FleetFileError and KeysFileError before anything is served."""
+    """Serve until a signal. Raises PortInUse, FleetFileError, KeysFileError and SnapshotError before anything is served."""
     configure_logging(settings.log_level)
     public_socket = listen(settings.host, settings.port)
     internal_socket = listen(settings.internal_host, settings.internal_port)

@@ -33,7 +33,15 @@ class GatewaySettings(BaseSettings):
     keys_file: Path
     """YAML file of API keys (gateway/accounts/keys.py)."""
     valkey_url: str | None = None
-    """The site's Valkey, for settle records; without one they are only logged."""
+    """Valkey for settle records and for every site that the fleet file gives none of its own. Without one, records are
+    only logged, and breakers, leases and limits are this process's alone: right for one replica only."""
+    valkey_password: SecretStr | None = None
+    """For the sites' Valkeys of the fleet file (`valkey_url` carries its own)."""
+    headroom: bool = True
+    """Hold a little leased capacity ahead, so that most requests need no trip to Valkey. Off: every request takes the
+    trip."""
+    reload_seconds: Seconds = 1.0
+    """How often the fleet and keys files are looked at for a change."""
     secret: SecretStr = Field(min_length=1)
     """Keys the hashes of tenants and sessions that leave for the engines. The same on every replica."""
     max_body_bytes: int = Field(default=32 * 1024 * 1024, gt=0)
@@ -42,8 +50,15 @@ class GatewaySettings(BaseSettings):
     """Largest single event relayed from a deployment."""
     connect_timeout_seconds: Seconds = 2.0
     """To a Dynamo frontend. Same site, so 2 s means it is not there."""
-    first_event_timeout_seconds: Seconds = 120.0
-    """From sending the request to the first event: covers the queue and the longest prefill."""
+    queue_seconds: float = Field(default=2.0, ge=0.0)
+    """How long an interactive request may wait for capacity when no deployment has any; a routed key's waits a tenth of
+    it, batch not at all. An early 429 is worth more to a client than a long wait."""
+    first_event_timeout_seconds: Seconds = 60.0
+    """From sending the request to the first event, for a prompt of no length: covers the deployment's queue. Grows with
+    the uncached tokens, at the deployment's `prefill_tokens_per_second`."""
+    keepalive_seconds: Seconds = 5.0
+    """Without an event for this long, a client that asked for a stream gets its first comment line, and then one each
+    time again: proxies cut silent connections at 60 s. From the first on, a failure is an event in the stream."""
     idle_timeout_seconds: Seconds = 60.0
     """Between two events of a running stream. Dynamo itself lets a silent stream hang (ai-dynamo/dynamo issue 13088)."""
     total_timeout_seconds: Seconds = 3600.0

@@ -5,11 +5,15 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
-from gateway.accounts.keys import Caller, KeyRing
+from gateway.accounts.keys import Caller
 from gateway.errors import NotFound, Unauthenticated
-from gateway.fleet.registry import Fleet, Model
+from gateway.fleet.registry import Model
+from gateway.fleet.snapshot import Snapshot
+from gateway.guard.gate import Applicant, Gate
+from gateway.guard.guards import Guards
 from gateway.metering.settle import Settlement, SettleRecord
 from gateway.metering.settle_store import SettleStream
+from gateway.relay.sessions import Sessions
 from gateway.relay.upstream import Upstream
 from gateway.settings import GatewaySettings
 from gateway.telemetry.metrics import Metrics
@@ -19,22 +23,30 @@ from gateway.toolcalls.desk import ToolDesk
 @dataclass
 class GatewayState:
     settings: GatewaySettings
-    fleet: Fleet
-    keys: KeyRing
+    snapshot: Snapshot
+    """The present one; a request reads it once and keeps it."""
     metrics: Metrics
     upstream: Upstream
+    guards: Guards
     settle_stream: SettleStream | None
     tools: ToolDesk
+    sessions: Sessions = field(default_factory=Sessions)
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at SIGTERM: no new requests, not ready."""
-    deadline_passed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when draining has taken too long: running streams end with an error event."""
+    deadline_passed: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Done when draining has taken too long: running streams end with an error event."""
     settlements: int = 0
     """Requests being answered now."""
 
     @property
     def secret(self) -> bytes:
         return self.settings.secret.get_secret_value().encode()
+
+    async def take(self, snapshot: Snapshot) -> None:
+        """A new snapshot rules for every request that comes from now on."""
+        await self.guards.follow(snapshot)
+        self.tools.follow(snapshot.fleet)
+        self.snapshot = snapshot
 
     def settlement(self, endpoint: str, request_id: str) -> Settlement:
         self.settlements += 1
@@ -46,21 +58,34 @@ class GatewayState:
         if self.settle_stream is not None and record.tenant:
             self.settle_stream.keep(record)
 
+    def gate(self, applicant: Applicant, snapshot: Snapshot, model: Model) -> Gate:
+        return Gate(
+            applicant,
+            self.guards.of,
+            snapshot.capacities.__getitem__,
+            [deployment.name for deployment in model.deployments if not deployment.draining],
+            self.settings.first_event_timeout_seconds,
+            self.metrics,
+        )
+
     def caller(self, request: Request) -> Caller:
         """Who is calling. Raises Unauthenticated."""
         header = request.headers.get("authorization", "")
         scheme, _, key = header.partition(" ")
+        if not header:
+            # Anthropic's SDKs send the key by itself.
+            scheme, key = "bearer", request.headers.get("x-api-key", "")
         if scheme.lower() != "bearer" or not key.strip():
             raise Unauthenticated("No API key: send it as `Authorization: Bearer sk-...`.")
-        caller = self.keys.caller_of(key.strip())
+        caller = self.snapshot.keys.caller_of(key.strip())
         if caller is None:
             raise Unauthenticated("This API key is not known.")
         return caller
 
-    def model(self, name: str) -> Model:
-        """Raises NotFound."""
-        model = self.fleet.models.get(name)
-        if model is None:
+    def model(self, name: str, caller: Caller) -> Model:
+        """Raises NotFound, also for a model that the key may not use: which models exist is not its business."""
+        model = self.snapshot.fleet.models.get(name)
+        if model is None or not caller.may_use(name):
             raise NotFound(
                 f"The model `{name[:200]}` does not exist or you have no access to it.",
                 param="model",

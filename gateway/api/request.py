@@ -16,6 +16,12 @@ GATEWAY_ONLY_FIELDS = ("session_id", "nvext", "cache_salt")
 """Not forwarded: our own session field, and Dynamo's and vLLM's, with which a client could pick a worker or share
 another tenant's cache."""
 
+USUAL_ANSWER_TOKENS = 256
+"""Charged for an answer of unstated length; what it was is settled at its end."""
+
+MAX_ANSWER_TOKENS = 32_768
+"""Clients state the model's whole context as a matter of course; few answers come near it."""
+
 _decoder = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
 
@@ -25,6 +31,14 @@ class Endpoint(StrEnum):
 
     CHAT = "chat/completions"
     COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+
+
+WITH_EXTENSION = (Endpoint.CHAT, Endpoint.COMPLETIONS)
+
+STATEFUL_FIELDS = ("previous_response_id", "conversation", "background")
+"""Of the Responses API: they need answers that are kept, and nothing is."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +51,21 @@ class GenerationRequest:
     fields: dict[str, Any]
     """The whole body as the client sent it."""
 
+    @property
+    def answer_tokens(self) -> int:
+        """What the answer is reckoned at before it is known, for the key's tokens a minute."""
+        for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
+            most = self.fields.get(name)
+            if isinstance(most, int) and not isinstance(most, bool) and most > 0:
+                return min(most, MAX_ANSWER_TOKENS)
+        return USUAL_ANSWER_TOKENS
+
     def upstream_body(self) -> bytes:
         """The body for a Dynamo frontend: the client's, with usage and timing always asked for."""
         fields = {name: value for name, value in self.fields.items() if name not in GATEWAY_ONLY_FIELDS}
+        if self.endpoint not in WITH_EXTENSION:
+            # These always say what was used, and know nothing of `nvext`.
+            return _encoder.encode(fields)
         if self.stream:
             fields["stream_options"] = {**(self.fields.get("stream_options") or {}), "include_usage": True}
         fields["nvext"] = {"extra_fields": ["timing"]}
@@ -79,7 +105,9 @@ def parse(raw: bytes, endpoint: Endpoint) -> GenerationRequest:
 
 
 def _check_prompt(body: dict[str, Any], endpoint: Endpoint) -> None:
-    if endpoint is Endpoint.CHAT:
+    if endpoint is Endpoint.RESPONSES:
+        _check_responses(body)
+    elif endpoint in (Endpoint.CHAT, Endpoint.MESSAGES):
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
             raise InvalidRequest(
@@ -96,3 +124,15 @@ def _check_prompt(body: dict[str, Any], endpoint: Endpoint) -> None:
         raise InvalidRequest(
             "`prompt` must be a non-empty string or array.", param="prompt", code="missing_required_parameter"
         )
+
+
+def _check_responses(body: dict[str, Any]) -> None:
+    if not isinstance(body.get("input"), (str, list)) or not body["input"]:
+        raise InvalidRequest(
+            "`input` must be a non-empty string or array.", param="input", code="missing_required_parameter"
+        )
+    for name in STATEFUL_FIELDS:
+        if body.get(name):
+            raise InvalidRequest(
+                f"`{name}` is not supported: answers are not kept.", param=name, code="unsupported_parameter"
+            )

@@ -1,132 +1,217 @@
-"""Answers to the client: the unary body, the event stream, and what happens when the client has gone."""
+"""Answers to the client: the event stream, the wait for it, and what happens when the client has gone.
+
+A stream costs two tasks: one opens it (failover, prefill), one watches the client. What ends a wait from outside (the
+client, the replica's shutdown) moves the deadline of that wait to now.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
-from typing import Any, TypeVar
+import time
+from collections.abc import Callable, Coroutine
+from enum import StrEnum
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.metering.settle import Outcome, Settlement
-from gateway.relay.attempts import OpenStream
-from gateway.relay.stream import StreamEnd, UpstreamErrorEvent
+from gateway.api.exchange import Exchange
+from gateway.api.presence import ClientGone, Presence, When
+from gateway.breaker import Ending
+from gateway.errors import ApiError, UpstreamTimeout
+from gateway.guard.refusals import draining
+from gateway.metering.settle import Outcome, outcome_of_status
+from gateway.relay.attempts import OpenStream, UnaryAnswer
+from gateway.relay.stream import Editor, StreamEnd, UpstreamErrorEvent
 
-STREAM_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
+STREAM_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
     # nginx and its relatives buffer a response unless told otherwise.
-    (b"x-accel-buffering", b"no"),
-]
+    "x-accel-buffering": "no",
+}
 
-Answer = TypeVar("Answer")
-
-
-class ClientGone(Exception):
-    """The client closed the connection before the answer began."""
-
-
-async def gone(receive: Receive) -> None:
-    """Returns when the client has closed the connection. The request's body must have been read."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Answer]) -> Answer:
-    """The result of `work`; cancels it and raises ClientGone when the client leaves first."""
-    working = asyncio.create_task(work)
-    watching = asyncio.create_task(gone(receive))
-    try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientGone
-        return working.result()
-    finally:
-        await _stop(working, watching)
-
-
-async def _stop(*tasks: asyncio.Future[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    # A task's own error has been taken by `result` or belongs to an answer nobody waits for.
-    await asyncio.gather(*tasks, return_exceptions=True)
-
+KEEP_ALIVE = b": keep-alive\n\n"
 
 WRITE_GRACE_S = 5.0
 """What a client may take, past the request's total time, to read the error event that says so."""
 
+Opening = asyncio.Task[OpenStream]
+
+
+class Interruption(StrEnum):
+    NONE = "none"
+    CLIENT_GONE = "client_gone"
+    SHUTTING_DOWN = "shutting_down"
+
+
+async def unary(
+    work: Coroutine[Any, Any, UnaryAnswer],
+    presence: Presence,
+    shut_down: "asyncio.Future[None]",
+    deadline: float,
+) -> UnaryAnswer:
+    """The answer of `work`. Raises ClientGone, UpstreamTimeout at the deadline, Unavailable when the replica ends."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(deadline - time.monotonic()) as limit:
+
+            def end() -> None:
+                limit.reschedule(loop.time())
+
+            with presence.when_gone(end), When(shut_down, end):
+                return await work
+    except TimeoutError as error:
+        if presence.gone:
+            raise ClientGone from error
+        raise draining() if shut_down.done() else UpstreamTimeout("The answer took too long.") from error
+
+
+async def opened(opening: Opening, presence: Presence, within_s: float) -> None:
+    """Waits until the stream has begun, at most `within_s`. Raises what opening it raised, and ClientGone."""
+    try:
+        with presence.when_gone(opening.cancel):
+            await asyncio.wait({opening}, timeout=within_s)
+        if opening.cancelled():
+            raise ClientGone
+        if opening.done():
+            opening.result()
+    except BaseException:
+        # Also cancelled here: nobody else would end what is opening.
+        opening.cancel()
+        raise
+
 
 class EventStream(Response):
-    """Relays an open stream. Owns it and the settlement: both are closed when the call ends, however it ends."""
+    """Relays a stream that has begun or is beginning. Owns it and the exchange: both are closed when the call ends,
+    however it ends."""
 
     def __init__(
-        self, stream: OpenStream, settlement: Settlement, total_timeout_s: float, deadline_passed: asyncio.Event
+        self,
+        opening: Opening,
+        exchange: Exchange,
+        presence: Presence,
+        shut_down: "asyncio.Future[None]",
+        new_editor: Callable[[], Editor],
+        *,
+        deadline: float,
+        keepalive_s: float,
     ) -> None:
+        """`new_editor` makes one for a stream that fails before it began, to say so in its own words."""
         self.status_code = 200
         self.background = None
-        self.raw_headers = list(STREAM_HEADERS)
-        self._stream = stream
-        self._settlement = settlement
-        self._total_timeout_s = total_timeout_s
-        self._deadline_passed = deadline_passed
+        headers = {**STREAM_HEADERS, **exchange.gate.headers()}
+        self.raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+        self._opening = opening
+        self._exchange = exchange
+        self._presence = presence
+        self._shut_down = shut_down
+        self._deadline = deadline
+        self._keepalive_s = keepalive_s
+        self._stream: OpenStream | None = None
+        self._new_editor = new_editor
+        self._interruption = Interruption.NONE
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        pumping = asyncio.create_task(self._pump(send))
-        watching = asyncio.create_task(gone(receive))
-        editor = self._stream.editor
         outcome = Outcome.INTERNAL_ERROR
         try:
-            # A client that does not read blocks `send` for as long as it likes: the wait has an end of its own.
-            await asyncio.wait(
-                {pumping, watching},
-                return_when=asyncio.FIRST_COMPLETED,
-                timeout=self._total_timeout_s + WRITE_GRACE_S,
-            )
-            if pumping.done():
-                pumping.result()
-                outcome = Outcome.OK if editor.ending is StreamEnd.COMPLETE else Outcome.STREAM_ERROR
-            elif watching.done():
-                # A client may close as soon as it has read `[DONE]`.
-                outcome = Outcome.OK if editor.ending is StreamEnd.COMPLETE else Outcome.CLIENT_GONE
-            else:
-                outcome = Outcome.STREAM_ERROR
+            try:
+                await self._interruptible(send)
+                outcome = self._outcome()
+            except TimeoutError:
+                outcome = await self._interrupted(send)
+            except ApiError as error:
+                # Keep-alive comments have gone out, so that this can only be said inside the stream.
+                outcome = outcome_of_status(error.status)
+                await self._fail(send, UpstreamErrorEvent(error.status, error.message))
         finally:
-            # Nothing here may wait before the upstream is closed: we may be cancelled ourselves.
-            if not pumping.done() or outcome is Outcome.INTERNAL_ERROR:
-                self._stream.close()
-            self._settlement.usage = editor.usage
-            self._settlement.timing = editor.timing
-            self._settlement.close(outcome)
-            await _stop(pumping, watching)
+            self._close(outcome)
 
-    async def _pump(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        relaying = asyncio.ensure_future(self._relay(send))
-        shutting_down = asyncio.ensure_future(self._deadline_passed.wait())
-        try:
-            await asyncio.wait(
-                {relaying, shutting_down}, return_when=asyncio.FIRST_COMPLETED, timeout=self._total_timeout_s
-            )
-            if relaying.done():
-                relaying.result()
-            elif shutting_down.done():
-                await self._fail(relaying, send, UpstreamErrorEvent(503, "this replica is shutting down"))
-            else:
-                reason = f"the answer took longer than {self._total_timeout_s:g} s"
-                await self._fail(relaying, send, UpstreamErrorEvent(504, reason))
-        finally:
-            await _stop(relaying, shutting_down)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-        await self._stream.finish()
+    async def _interruptible(self, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(self._deadline - time.monotonic()) as limit:
+
+            def end(why: Interruption) -> None:
+                self._interruption = why
+                limit.reschedule(loop.time())
+
+            with (
+                self._presence.when_gone(lambda: end(Interruption.CLIENT_GONE)),
+                When(self._shut_down, lambda: end(Interruption.SHUTTING_DOWN)),
+            ):
+                await self._relay(send)
 
     async def _relay(self, send: Send) -> None:
-        await _body(send, self._stream.first)
-        async for batch in self._stream.batches():
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        while not self._opening.done():
+            await _body(send, KEEP_ALIVE)
+            await asyncio.wait({self._opening}, timeout=self._keepalive_s)
+        stream = self._stream = self._opening.result()
+        self._exchange.settlement.first_event()
+        await _body(send, stream.first)
+        async for batch in stream.batches():
             await _body(send, batch)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await stream.finish()
 
-    async def _fail(self, relaying: "asyncio.Future[None]", send: Send, error: UpstreamErrorEvent) -> None:
-        await _stop(relaying)
-        await _body(send, self._stream.editor.fail(error, StreamEnd.TRUNCATED))
+    async def _interrupted(self, send: Send) -> Outcome:
+        if self._interruption is Interruption.CLIENT_GONE:
+            # A client may close as soon as it has read `[DONE]`.
+            complete = self._stream is not None and self._stream.editor.ending is StreamEnd.COMPLETE
+            return Outcome.OK if complete else Outcome.CLIENT_GONE
+        if self._stream is not None:
+            # The engine is stopped before the client is told: that may take a client that does not read its time.
+            self._stream.close()
+        if self._interruption is Interruption.SHUTTING_DOWN:
+            await self._fail(send, UpstreamErrorEvent(503, "this replica is shutting down"))
+        else:
+            await self._fail(send, UpstreamErrorEvent(504, "the answer took too long"))
+        return Outcome.STREAM_ERROR
+
+    async def _fail(self, send: Send, error: UpstreamErrorEvent) -> None:
+        editor = self._stream.editor if self._stream is not None else self._new_editor()
+        try:
+            # A client that does not read blocks `send` for as long as it likes.
+            async with asyncio.timeout(WRITE_GRACE_S):
+                await _body(send, editor.fail(error, StreamEnd.TRUNCATED))
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            return
+
+    def _outcome(self) -> Outcome:
+        assert self._stream is not None
+        return Outcome.OK if self._stream.editor.ending is StreamEnd.COMPLETE else Outcome.STREAM_ERROR
+
+    def _close(self, outcome: Outcome) -> None:
+        """Nothing here waits: we may be cancelled ourselves."""
+        self._presence.close()
+        stream = self._stream
+        if stream is None and self._opening.done() and not self._opening.cancelled() and not self._opening.exception():
+            # It opened in the very moment in which the client left.
+            stream = self._opening.result()
+        if stream is None:
+            self._opening.cancel()
+            self._exchange.failed(outcome)
+            return
+        editor = stream.editor
+        if editor.ending is not StreamEnd.COMPLETE or outcome is Outcome.INTERNAL_ERROR:
+            stream.close()
+        if editor.usage is not None:
+            stream.ticket.correct(editor.usage.uncached_tokens)
+        stream.ticket.close(_ending_of(editor, self._interruption, outcome))
+        self._exchange.ended(outcome, editor.usage, editor.timing, stream.target.deployment.name)
 
 
-def _body(send: Send, data: bytes) -> Awaitable[None]:
-    return send({"type": "http.response.body", "body": data, "more_body": True})
+def _ending_of(editor: Editor, interruption: Interruption, outcome: Outcome) -> Ending:
+    """What the stream's end says about its deployment. What we, or the client, cut short says nothing."""
+    if editor.ending not in (None, StreamEnd.UPSTREAM_ERROR, StreamEnd.TRUNCATED):
+        return Ending.SUCCEEDED
+    if outcome is not Outcome.STREAM_ERROR or interruption is not Interruption.NONE:
+        return Ending.CLIENT_GONE
+    if editor.error is not None and editor.error.status == 504 and editor.ending is StreamEnd.TRUNCATED:
+        return Ending.CLIENT_GONE
+    if editor.ending is StreamEnd.UPSTREAM_ERROR and editor.error is not None:
+        return Ending.BUSY if editor.error.status == 529 else Ending.UPSTREAM_ERROR
+    return Ending.TRUNCATED_STREAM
+
+
+async def _body(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": True})

@@ -13,6 +13,15 @@ class Usage:
     cached_tokens: int
     reasoning_tokens: int
 
+    @property
+    def uncached_tokens(self) -> int:
+        """What a prefill had to compute."""
+        return max(0, self.prompt_tokens - self.cached_tokens)
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
 
 def usage_of(body: dict[str, Any]) -> Usage:
     """Read an OpenAI `usage` object; details that the engine leaves out count as 0."""

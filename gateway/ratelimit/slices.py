@@ -106,7 +106,9 @@ class Slices:
         piece = self._slice(charge)
         level = charge.limit * UNITS
         if piece.level is not None:
-            level = min(level, piece.level + int((now - piece.heard_at) * 1000) * charge.limit)
+            told = piece.level + int((now - piece.heard_at) * 1000) * charge.limit
+            # What the bucket will be told is as good as done: a client sees what its last request really took.
+            level = min(level, told - piece.due * UNITS)
         remaining = max(0, min(charge.limit, level // UNITS + piece.held))
         missing = charge.limit * UNITS - level
         return View(charge.bucket, charge.limit, remaining, -(-missing // charge.limit))

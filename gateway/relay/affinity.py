@@ -45,7 +45,7 @@ def _named(secret: bytes, tenant: str, source: str, value: bytes) -> str:
 
 
 def _opening(body: Mapping[str, Any]) -> Any:
-    messages = body.get("messages")
+    messages = body.get("messages", body.get("input"))
     if isinstance(messages, list):
         opening = []
         for message in messages:
@@ -53,5 +53,5 @@ def _opening(body: Mapping[str, Any]) -> Any:
             if isinstance(message, dict) and message.get("role") == "user":
                 break
         return opening
-    prompt = body.get("prompt")
+    prompt = body.get("prompt", body.get("input"))
     return prompt[:OPENING_CHARACTERS] if isinstance(prompt, (str, list)) else None

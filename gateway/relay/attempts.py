@@ -2,6 +2,9 @@
 
 Failover ends with the first event that goes to the client: from then on a failure is an error event in the stream, never
 a second attempt, since the client would get the answer's beginning twice.
+
+Each attempt enters through the request's gate and holds a ticket until it has ended. A deployment whose breaker is open
+or that is full is passed over; when nothing else is left, the request waits for capacity at the first that was full.
 """
 
 import asyncio
@@ -12,17 +15,26 @@ from typing import TypeVar
 
 import msgspec
 
+from gateway.breaker import Ending
+from gateway.errors import ApiError
 from gateway.fleet.choice import Target
-from gateway.metering.usage import Usage, usage_of
-from gateway.relay.causes import AttemptFailed, Cause, error_for
+from gateway.guard.gate import Gate
+from gateway.guard.ticket import Ticket
+from gateway.relay.causes import ENDINGS, AttemptFailed, Cause, client_error, error_for
 from gateway.relay.sse import EventSplitter, EventTooLarge
-from gateway.relay.stream import StreamEditor, StreamEnd, UpstreamErrorEvent
+from gateway.relay.stream import Editor, StreamEnd, UpstreamErrorEvent
 from gateway.relay.upstream import Upstream, UpstreamAnswer
+from gateway.relay.whole import Whole
 
 Report = Callable[[Target, Cause | None], None]
-"""Told once an attempt: None for one that began to answer."""
+"""Told once an attempt that was sent: None for one that began to answer."""
 
 Began = TypeVar("Began")
+Begin = Callable[[Target, UpstreamAnswer, Ticket], Awaitable[Began]]
+
+MAX_ATTEMPTS = 3
+"""Attempts a request may make in all: enough to leave a dead frontend and a dead deployment behind, few enough that a
+request every deployment refuses does not multiply its load."""
 
 DRAIN_TIMEOUT_S = 1.0
 """After `[DONE]` the frontend has only its last chunk marker to send."""
@@ -30,19 +42,18 @@ DRAIN_TIMEOUT_S = 1.0
 
 @dataclass
 class UnaryAnswer:
-    body: bytes
-    usage: Usage | None
-    timing: dict[str, object] | None
+    whole: Whole
     target: Target
 
 
 @dataclass
 class OpenStream:
-    """A stream whose first event is here. Its owner closes it exactly once, whatever happens."""
+    """A stream whose first event is here. Its owner closes it exactly once, whatever happens; with it goes the ticket."""
 
     target: Target
     first: bytes
-    editor: StreamEditor
+    editor: Editor
+    ticket: Ticket
     _answer: UpstreamAnswer
     _chunks: AsyncIterator[bytes]
     _splitter: EventSplitter
@@ -86,118 +97,147 @@ class OpenStream:
 class Attempts:
     """The attempts of one request."""
 
-    def __init__(self, upstream: Upstream, targets: list[Target], path: str, report: Report) -> None:
+    def __init__(
+        self, upstream: Upstream, targets: list[Target], path: str, gate: Gate, patience_s: float, report: Report
+    ) -> None:
+        """`patience_s` is how long the request may wait for capacity once no deployment has any."""
         self._upstream = upstream
         self._targets = targets
         self._path = path
+        self._gate = gate
+        self._patience_s = patience_s
         self._report = report
         self.made = 0
 
     async def stream(
-        self,
-        headers: dict[str, str],
-        body: bytes,
-        *,
-        new_editor: Callable[[], StreamEditor],
-        max_event_bytes: int,
-        timeout_s: float,
+        self, headers: dict[str, str], body: bytes, *, new_editor: Callable[[], Editor], max_event_bytes: int
     ) -> OpenStream:
-        """The first stream that begins, each given `timeout_s` for its first event and an editor of its own. Raises the
-        ApiError that the client gets."""
+        """The first stream that begins, each given its ticket's time for the first event and an editor of its own.
+        Raises the ApiError that the client gets."""
 
-        async def begin(target: Target, answer: UpstreamAnswer) -> OpenStream:
-            editor = new_editor()
+        async def begin(target: Target, answer: UpstreamAnswer, ticket: Ticket) -> OpenStream:
+            editing = new_editor()
             splitter = EventSplitter(max_event_bytes)
             chunks = answer.chunks()
             async for data in chunks:
                 try:
-                    first = b"".join(map(editor.feed, splitter.feed(data)))
+                    first = b"".join(map(editing.feed, splitter.feed(data)))
                 except EventTooLarge as error:
                     raise AttemptFailed(Cause.GARBAGE, str(error)) from error
-                if editor.error is not None and not editor.began:
-                    raise AttemptFailed(_cause_of_event(editor.error), editor.error.message)
-                if editor.began:
+                if editing.error is not None and not editing.began:
+                    raise _failure_of_event(editing.error)
+                if editing.began:
                     answer.begun()
-                    return OpenStream(target, first, editor, answer, chunks, splitter)
+                    if editing.usage is not None:
+                        ticket.correct(editing.usage.uncached_tokens)
+                    return OpenStream(target, first, editing, ticket, answer, chunks, splitter)
             raise AttemptFailed(Cause.EMPTY, "the deployment answered 200 without an event")
 
-        return await self._first(headers, body, begin, timeout_s)
+        return await self._first(headers, body, begin, lambda ticket: ticket.first_event_s)
 
-    async def unary(self, headers: dict[str, str], body: bytes, *, timeout_s: float) -> UnaryAnswer:
-        """The first whole answer, each attempt given `timeout_s` for all of it. Raises the ApiError that the client
-        gets."""
+    async def unary(
+        self,
+        headers: dict[str, str],
+        body: bytes,
+        read: Callable[[bytes], Whole],
+        *,
+        deadline: float,
+    ) -> UnaryAnswer:
+        """The first whole answer before `deadline` (monotonic). Raises the ApiError that the client gets."""
 
-        async def read(target: Target, answer: UpstreamAnswer) -> UnaryAnswer:
+        async def begin(target: Target, answer: UpstreamAnswer, ticket: Ticket) -> UnaryAnswer:
             body = b"".join([data async for data in answer.chunks()])
             answer.release()
-            return _unary_of(body, target)
+            whole = read(body)
+            if whole.usage is not None:
+                ticket.correct(whole.usage.uncached_tokens)
+            ticket.close(Ending.SUCCEEDED)
+            return UnaryAnswer(whole, target)
 
-        return await self._first(headers, body, read, timeout_s)
+        return await self._first(headers, body, begin, lambda _: deadline - time.monotonic())
 
     async def _first(
         self,
         headers: dict[str, str],
         body: bytes,
-        begin: Callable[[Target, UpstreamAnswer], Awaitable[Began]],
-        timeout_s: float,
+        begin: Begin[Began],
+        timeout_of: Callable[[Ticket], float],
     ) -> Began:
         failures: list[AttemptFailed] = []
-        for target in self._targets:
-            self.made += 1
-            try:
-                begun = await self._attempt(target, headers, body, begin, timeout_s)
-            except AttemptFailed as failed:
-                self._report(target, failed.cause)
-                failures.append(failed)
-                continue
-            self._report(target, None)
-            return begun
+        passed_over: set[str] = set()
+        full: list[Target] = []
+        alone = len({target.deployment.name for target in self._targets}) == 1
+        waiting = [(target, self._patience_s if alone else 0.0) for target in self._targets]
+        while waiting and self.made < MAX_ATTEMPTS:
+            target, patience_s = waiting.pop(0)
+            if target.deployment.name not in passed_over:
+                try:
+                    ticket = await self._gate.enter(target.deployment, patience_s)
+                except AttemptFailed as refused:
+                    failures.append(refused)
+                    passed_over.add(target.deployment.name)
+                    if refused.cause is Cause.FULL and patience_s == 0.0:
+                        full.append(target)
+                else:
+                    try:
+                        return await self._attempt(target, ticket, headers, body, begin, timeout_of(ticket))
+                    except AttemptFailed as failed:
+                        failures.append(failed)
+            if not waiting and full and self._patience_s > 0:
+                passed_over.discard(full[0].deployment.name)
+                failures = [each for each in failures if each.cause is not Cause.FULL]
+                waiting, full = [(full[0], self._patience_s)], []
         raise error_for(failures)
 
     async def _attempt(
         self,
         target: Target,
+        ticket: Ticket,
         headers: dict[str, str],
         body: bytes,
-        begin: Callable[[Target, UpstreamAnswer], Awaitable[Began]],
+        begin: Begin[Began],
         timeout_s: float,
     ) -> Began:
+        """Raises AttemptFailed where another may do better. The ticket is closed unless an answer began."""
+        self.made += 1
         answer: UpstreamAnswer | None = None
+        ending: Ending | None = Ending.CLIENT_GONE
+        left_at: float | None = None
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await self._upstream.post(f"{target.frontend}/v1/{self._path}", headers, body)
-                return await begin(target, answer)
+                begun = await begin(target, answer, ticket)
+            ending = None
         except TimeoutError as error:
-            self._close(answer)
+            ending = Ending.FIRST_EVENT_TIMEOUT
+            self._report(target, Cause.FIRST_EVENT_TIMEOUT)
             raise AttemptFailed(Cause.FIRST_EVENT_TIMEOUT, "no first event in time") from error
-        except BaseException:  # also a client that left: whatever ends the attempt closes its connection
-            self._close(answer)
+        except AttemptFailed as failed:
+            ending = ENDINGS[failed.cause]
+            self._report(target, failed.cause)
             raise
+        except ApiError:
+            ending = Ending.REQUEST_REJECTED
+            raise
+        except asyncio.CancelledError:
+            left_at = time.monotonic()
+            raise
+        finally:
+            # Whatever ends the attempt closes its connection and its ticket, also a client that left or a bug of ours.
+            if ending is not None:
+                if answer is not None:
+                    answer.close()
+                ticket.close(ending, left_at=left_at)
+        self._report(target, None)
+        return begun
 
-    @staticmethod
-    def _close(answer: UpstreamAnswer | None) -> None:
-        if answer is not None:
-            answer.close()
 
-
-def _cause_of_event(error: UpstreamErrorEvent) -> Cause:
+def _failure_of_event(error: UpstreamErrorEvent) -> Exception:
+    """An error event before anything else means what its status would have meant."""
     if error.status == 529:
-        return Cause.BUSY
-    return Cause.UNAVAILABLE if error.status == 503 else Cause.SERVER_ERROR
-
-
-def _unary_of(body: bytes, target: Target) -> UnaryAnswer:
-    try:
-        parsed = msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
-        raise AttemptFailed(Cause.GARBAGE, "the deployment's answer was not JSON") from error
-    if not isinstance(parsed, dict) or not parsed.get("choices"):
-        raise AttemptFailed(Cause.EMPTY, "the deployment's answer holds no choice")
-    if any(choice.get("finish_reason") == "error" for choice in parsed["choices"]):
-        raise AttemptFailed(Cause.SERVER_ERROR, "the engine failed while generating")
-    extension = parsed.pop("nvext", None)
-    if extension is not None:
-        body = msgspec.json.encode(parsed)
-    timing = extension.get("timing") if isinstance(extension, dict) else None
-    usage = usage_of(parsed["usage"]) if isinstance(parsed.get("usage"), dict) else None
-    return UnaryAnswer(body, usage, timing, target)
+        return AttemptFailed(Cause.BUSY, error.message)
+    if error.status == 503:
+        return AttemptFailed(Cause.UNAVAILABLE, error.message)
+    if 400 <= error.status < 500 and error.status not in (401, 403, 404, 408, 429):
+        return client_error(error.status, msgspec.json.encode({"message": error.message}))
+    return AttemptFailed(Cause.BUSY if error.status == 429 else Cause.SERVER_ERROR, error.message)

@@ -1,11 +1,11 @@
 """Why an attempt at a deployment failed, and what a status from Dynamo means: pure."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
+from gateway.breaker import Ending
 from gateway.errors import ApiError, InvalidRequest, Overloaded, Unavailable, UpstreamFailed, UpstreamTimeout
 
 DYNAMO_BUSY_STATUS = 529
@@ -29,27 +29,57 @@ class Cause(StrEnum):
     LOST = "lost"
     EMPTY = "empty"
     GARBAGE = "garbage"
+    REFUSED_US = "refused_us"
+    """401 or 403 to the gateway itself: a wrong configuration here."""
+    CLOSED_OFF = "closed_off"
+    """Not sent: its breaker is open."""
+    FULL = "full"
+    """Not sent: admission had no capacity there."""
 
 
-@dataclass(frozen=True)
+ENDINGS = {
+    Cause.CONNECT: Ending.CONNECT_FAILED,
+    Cause.FIRST_EVENT_TIMEOUT: Ending.FIRST_EVENT_TIMEOUT,
+    Cause.SERVER_ERROR: Ending.UPSTREAM_ERROR,
+    Cause.UNAVAILABLE: Ending.UPSTREAM_ERROR,
+    Cause.BUSY: Ending.BUSY,
+    Cause.LOST: Ending.TRUNCATED_STREAM,
+    Cause.EMPTY: Ending.EMPTY_RESPONSE,
+    Cause.GARBAGE: Ending.UPSTREAM_ERROR,
+    Cause.REFUSED_US: Ending.UPSTREAM_REFUSED_US,
+}
+"""What each cause of an attempt that was sent says to its breaker."""
+
+
 class AttemptFailed(Exception):
-    cause: Cause
-    message: str
+    """An attempt that another deployment may do better."""
+
+    def __init__(self, cause: Cause, message: str, error: ApiError | None = None) -> None:
+        """`error` is what the client gets if this decides, where the cause alone does not say it."""
+        super().__init__(message)
+        self.cause = cause
+        self.message = message
+        self.error = error
 
 
 def error_for(failures: list[AttemptFailed]) -> ApiError:
-    """What the client sees when every attempt failed: the kindest cause wins, since one busy deployment means that
-    waiting helps. A connection that broke before any answer is a worker or frontend that went away: unavailable, too."""
+    """What the client sees when every attempt failed, or none could be made: the kindest cause wins, since one busy
+    deployment means that waiting helps. A connection that broke before any answer is a worker or frontend that went
+    away: unavailable, too."""
     causes = {failure.cause for failure in failures}
+    full = next((failure.error for failure in failures if failure.cause is Cause.FULL and failure.error), None)
+    if full is not None:
+        return full
     if Cause.BUSY in causes:
         return Overloaded("All workers of this model are busy; try again shortly.", retry_after_s=BUSY_RETRY_AFTER_S)
-    if causes <= {Cause.UNAVAILABLE, Cause.CONNECT, Cause.LOST}:
+    if causes <= {Cause.UNAVAILABLE, Cause.CONNECT, Cause.LOST, Cause.CLOSED_OFF}:
         return Unavailable(
             "The model is not available at the moment; try again shortly.", retry_after_s=UNAVAILABLE_RETRY_AFTER_S
         )
-    if causes <= {Cause.FIRST_EVENT_TIMEOUT}:
+    if causes <= {Cause.FIRST_EVENT_TIMEOUT, Cause.CLOSED_OFF}:
         return UpstreamTimeout("The model did not begin to answer in time.")
-    return UpstreamFailed(f"The model could not answer: {failures[-1].message}")
+    sent = [failure for failure in failures if failure.cause is not Cause.CLOSED_OFF]
+    return UpstreamFailed(f"The model could not answer: {sent[-1].message}")
 
 
 NO_WORKER_TOOK_IT = b"Failed to generate completions"
@@ -65,6 +95,8 @@ def cause_of_status(status: int, body: bytes = b"") -> Cause | None:
     if status in (503, 404, 405):
         # The fleet file says that the model is served there: a 404 means that its workers have not registered.
         return Cause.UNAVAILABLE
+    if status in (401, 403):
+        return Cause.REFUSED_US
     return Cause.SERVER_ERROR if status >= 500 else None
 
 

@@ -13,7 +13,7 @@ JSON is parsed only in events that a byte search says may need it.
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -41,6 +41,25 @@ class UpstreamErrorEvent:
 
     status: int
     message: str
+
+
+class Editor(Protocol):
+    """What the relay needs of an endpoint's editor."""
+
+    began: bool
+    ending: StreamEnd | None
+    usage: Usage | None
+    timing: dict[str, Any] | None
+    error: UpstreamErrorEvent | None
+
+    @property
+    def closed(self) -> bool: ...
+
+    def feed(self, event: bytes) -> bytes: ...
+
+    def end(self) -> bytes: ...
+
+    def fail(self, error: UpstreamErrorEvent, ending: StreamEnd = ...) -> bytes: ...
 
 
 class StreamEditor:

@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -82,6 +83,8 @@ class SiteValkey:
         self._patience = patience or Patience()
         self.link = Link()
         self.trips = 0
+        self.troubles: Counter[Trouble] = Counter()
+        """Trips that were sent and brought no answer, by why."""
         self._running: set[asyncio.Task[Any]] = set()
         self._sentinel: Sentinel | None = None
         self._redis = self._connect(address)
@@ -187,6 +190,7 @@ class SiteValkey:
         except TimeoutError:
             timeout = SiteUnavailable(Trouble.TIMEOUT)
             if time.monotonic() - started > within_s + OWN_STALL_S:
+                self.troubles[Trouble.TIMEOUT] += 1
                 raise timeout from None
             raise self._failed(timeout) from None
         except SiteUnavailable as error:
@@ -213,6 +217,7 @@ class SiteValkey:
             raise
 
     def _failed(self, error: SiteUnavailable) -> SiteUnavailable:
+        self.troubles[error.trouble] += 1
         self.link.failed(time.monotonic(), random.random())
         error.link_is_down = not self.link.is_up
         return error

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from gateway.fleet.reload import ReloadResult
+
 LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 """From a gateway's own overhead to the longest prefill."""
 
@@ -33,6 +35,29 @@ class Metrics:
             ["deployment", "result"],
             registry=registry,
         )
+        self.verdicts = Counter(
+            "prime_gateway_breaker_verdicts",
+            "What breakers said to attempts: closed, ramp and panic let them go.",
+            ["deployment", "verdict"],
+            registry=registry,
+        )
+        self.endings = Counter(
+            "prime_gateway_attempt_endings",
+            "How attempts ended, as their breaker hears it.",
+            ["deployment", "ending"],
+            registry=registry,
+        )
+        self.reloads = Counter(
+            "prime_gateway_file_reloads",
+            "Changes of the fleet or keys file, by result.",
+            ["result"],
+            registry=registry,
+        )
+        self.files_refused = Gauge(
+            "prime_gateway_files_refused",
+            "1 while the fleet or keys file on disk is wrong and the former ones rule.",
+            registry=registry,
+        )
         self.first_event = Histogram(
             "prime_gateway_first_event_seconds",
             "From the request's arrival to its first event, or to the whole unary answer.",
@@ -58,3 +83,7 @@ class Metrics:
             "Settle records that did not reach Valkey (they are in the log).",
             registry=registry,
         )
+
+    def reloaded(self, result: ReloadResult) -> None:
+        self.reloads.labels(result.value).inc()
+        self.files_refused.set(result is ReloadResult.REFUSED)

@@ -8,16 +8,13 @@ import asyncio
 import logging
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from prometheus_client import CollectorRegistry
 
 from gateway.api.request import Endpoint, GenerationRequest
 from gateway.errors import InvalidRequest, Unavailable
-from gateway.fleet.registry import Fleet, FleetFileError, Model
+from gateway.fleet.registry import Fleet, Model
 from gateway.toolcalls.forward import check_format, forwarded, thinking_open
 from gateway.toolcalls.metrics import ToolMetrics
 from gateway.toolcalls.served import Served, ServedWithTools
@@ -37,25 +34,19 @@ NO_CHOICE = Choice(Mode.NONE, ())
 
 
 class ToolDesk:
-    """Used as a context; raises FleetFileError when it cannot serve what the fleet file says."""
-
-    def __init__(self, fleet: Fleet, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry) -> None:
         self._metrics = ToolMetrics(registry)
-        self._compilers = {path: TagCompiler(str(path), with_grammar=True) for path in _tokenizers(fleet)}
+        self._compilers: dict[Path, TagCompiler] = {}
         self._starting: list[asyncio.Task[None]] = []
 
-    async def __aenter__(self) -> Self:
-        if self._compilers and find_spec("xgrammar") is None:
-            raise FleetFileError("a model's tools.format is glm, and this gateway was installed without `toolcalls`")
-        for path in self._compilers:
-            if not path.is_dir():
-                raise FleetFileError(f"tools.tokenizer is no folder: {path}")
-        self._starting = [asyncio.create_task(_start(compiler)) for compiler in self._compilers.values()]
-        return self
+    def follow(self, fleet: Fleet) -> None:
+        """Start a compiler for every tokenizer that has none. One whose model has left stays: requests may still use
+        it."""
+        for path in _tokenizers(fleet) - set(self._compilers):
+            compiler = self._compilers[path] = TagCompiler(str(path), with_grammar=True)
+            self._starting.append(asyncio.create_task(_start(compiler), name=f"grammar-compiler {path}"))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def close(self) -> None:
         for task in self._starting:
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
@@ -66,10 +57,16 @@ class ToolDesk:
         """The request as it leaves, and what becomes of its answers. Raises InvalidRequest for tools that cannot be
         served as they are, Unavailable where no grammar can be had."""
         fields, tools = request.fields, model.tools
-        if request.endpoint is not Endpoint.CHAT:
-            return Served(request)
         if tools.format is ToolFormat.ENGINE:
-            return self._judged_only(model, request) if fields.get("tools") else Served(request)
+            judged = request.endpoint is Endpoint.CHAT and fields.get("tools")
+            return self._judged_only(model, request) if judged else Served(request)
+        if request.endpoint is not Endpoint.CHAT:
+            if fields.get("tools"):
+                # The frontend leaves the text raw, and these endpoints' answers are not read here.
+                raise InvalidRequest(
+                    "This model's tools are served on /chat/completions.", param="tools", code="unsupported_value"
+                )
+            return Served(request)
         thinking = thinking_open(fields, tools.thinking)
         if not fields.get("tools"):
             bare = ServedWithTools(request, self._metrics, model.name, NO_TOOLS, NO_CHOICE, True, thinking)

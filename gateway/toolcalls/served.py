@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from gateway.api.request import GenerationRequest
+from gateway.api.shapes import editor_for
 from gateway.errors import UpstreamFailed
-from gateway.relay.stream import StreamEditor
+from gateway.relay.stream import Editor
 from gateway.toolcalls.books import LOST, Books
 from gateway.toolcalls.editor import ToolStreamEditor
 from gateway.toolcalls.metrics import ToolMetrics
@@ -30,9 +31,9 @@ class Served:
     request: GenerationRequest
     """As it leaves for the frontend."""
 
-    def editor(self) -> StreamEditor:
+    def editor(self) -> Editor:
         """For one attempt."""
-        return StreamEditor(forward_usage=self.request.wants_usage)
+        return editor_for(self.request)()
 
     def whole(self, body: bytes) -> bytes:
         """The unstreamed answer as the client gets it. Raises UpstreamFailed."""
@@ -50,7 +51,7 @@ class ServedWithTools(Served):
     thinking: bool
     """The prompt left the thinking open."""
 
-    def editor(self) -> StreamEditor:
+    def editor(self) -> Editor:
         raw = RawStream(self.declared, self.choice, new_call_id, self.thinking) if self.parsed_here else None
         return ToolStreamEditor(forward_usage=self.request.wants_usage, raw=raw, books=self._books())
 

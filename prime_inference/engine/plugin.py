@@ -8,13 +8,23 @@ from prime_inference.engine.busy_wait import sleep_while_waiting
 from prime_inference.engine.cpu_attention import avoid_amx
 from prime_inference.engine.cpu_norm import register_norms
 from prime_inference.engine.nixl_spin import let_progress_thread_sleep
+from prime_inference.engine.tier import CONNECTOR, CONNECTOR_MODULE
 
 
 def register() -> None:
     from vllm.platforms import current_platform  # noqa: PLC0415 - this module is found before vLLM is wanted
 
+    name_tier_connector()
     let_progress_thread_sleep()
     if current_platform.is_cpu():
         avoid_amx()
         sleep_while_waiting()
         register_norms()
+
+
+def name_tier_connector() -> None:
+    """vLLM finds the class by its module path but, beside another connector, its counters only by a registered name."""
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory  # noqa: PLC0415 - as above
+
+    if CONNECTOR not in KVConnectorFactory._registry:
+        KVConnectorFactory.register_connector(CONNECTOR, CONNECTOR_MODULE, CONNECTOR)

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from prime_inference.engine.cpu_norm import KERNEL_CONFIG
+from prime_inference.engine.tier import TierPlan, with_tier
 from prime_inference.engine.tool_settings import Parsing, tool_arguments
 
 CPU_BLOCK_TOKENS = 32
@@ -37,6 +38,8 @@ class WorkerPlan:
     on_gpu: bool
     gpu_memory_share: float
     kv_events_port: int
+    tier: TierPlan | None = None
+    """Of a prefill worker only: a decode worker gets its KV from there."""
     parsing: Parsing = Parsing.NONE
     thinks: bool = False
 
@@ -78,7 +81,7 @@ def transfer_config(plan: WorkerPlan) -> dict[str, Any]:
         config["kv_buffer_device"] = "cpu"
         # One UCX thread a worker is enough for memory-to-memory copies; four more would fight for two cores.
         config["kv_connector_extra_config"] = {"num_threads": 0}
-    return config
+    return config if plan.tier is None else with_tier(config, plan.tier, on_gpu=plan.on_gpu)
 
 
 def events_config(port: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ to where, and how long an answer is waited for:
 - what the engine's own prefix cache covers is never looked up, so never fetched for nothing
 - a prompt that is computed sooner than loaded is not looked up either
 - a lookup not answered by its deadline is given up; when its answer comes after all, the locks it took are released
+- no call to LMCache's server is waited for longer than `prime.server.answer_within_s` (server_health.py says why)
 
 Tokens that the engine's own cache holds count as stored: they were offered to the tier when they were computed.
 """
@@ -38,12 +39,18 @@ from prime_inference.kv.gate.estimates import PrefillEstimate, TierEstimate
 from prime_inference.kv.gate.gate import LoadGate
 from prime_inference.kv.gate.plans import LoadPlans, Step
 from prime_inference.kv.metrics import TierPromMetrics, TierStats
+from prime_inference.kv.server_watch import ServerWatch, guard_scheduler, guard_worker
 
 log = logging.getLogger("vllm.prime_inference.tier")  # vLLM's processes have a handler for the name vllm only
 
 TIER = "lmcache"
 
 SETTINGS_PREFIX = "prime.gate."
+
+ANSWER_WITHIN = "prime.server.answer_within_s"
+
+ANSWER_WITHIN_S = 5.0
+"""Default. An answer is a few messages and no data; a server that takes longer costs more than it saves."""
 
 FIXED_S = 0.01
 """A lookup, its poll at the next scheduler step and the step that sees the copy end."""
@@ -61,6 +68,11 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
         # Before LMCache's own start, which waits for its server: a wrong setting should not.
         self._begin(vllm_config.kv_transfer_config.kv_connector_extra_config, bytes_per_token(kv_cache_config))
         super().__init__(vllm_config, role, kv_cache_config)
+        if role is KVConnectorRole.WORKER:
+            url = server_of_rank(vllm_config.kv_transfer_config.kv_connector_extra_config, self.worker_adapter)
+            self._watches = [guard_worker(self.worker_adapter, url, self._answer_within_s)]
+        else:
+            self._watches = guard_scheduler(self.scheduler_adapter, self._answer_within_s)
         if role is KVConnectorRole.SCHEDULER and self.scheduler_adapter.lmcache_tokens_per_chunk != CHUNK_TOKENS:
             chunk = self.scheduler_adapter.lmcache_tokens_per_chunk
             raise ValueError(f"LMCache runs with chunks of {chunk} tokens: start it with --chunk-size {CHUNK_TOKENS}")
@@ -68,6 +80,9 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
     def _begin(self, extra: dict[str, Any], bytes_per_token: int) -> None:
         now = time.monotonic()
         self._plans = build_plans(extra, bytes_per_token, now)
+        self._answer_within_s = answer_within_s(extra)
+        self._watches = list[ServerWatch]()
+        self._losses_told = 0
         self._admitted: dict[str, Request] = {}
         self._abandoned: dict[str, LMCacheMPRequestTracker] = {}
         self._last_step: tuple[float, int, set[str]] = (now, 0, set())
@@ -142,6 +157,9 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
         stats.data["ends"] = dict(Counter(str(load.end) for load in ended))
         stats.data["loaded_tokens"] = sum(load.tokens for load in ended)
         stats.data["load_seconds"] = [load.seconds for load in ended if load.tokens]
+        losses = sum(watch.losses for watch in self._watches)
+        stats.data["server_losses"] = losses - self._losses_told
+        self._losses_told = losses
         self._decisions_told = decisions
         return stats
 
@@ -162,6 +180,8 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
     def shutdown(self) -> None:
         if self.role is KVConnectorRole.SCHEDULER:
             self._report(time.monotonic())
+        for watch in self._watches:
+            watch.stop()
         super().shutdown()
 
     # ── internals ──
@@ -217,6 +237,27 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
             gate.tiers[TIER].bytes_per_s,
             gate.prefill.tokens_per_s,
         )
+
+
+def server_of_rank(extra: dict[str, Any], adapter: Any) -> str:
+    """The server that LMCache gave this worker: ranks in equal, contiguous shares (`lmcache.mp.server_urls`), or one."""
+    listed = extra.get("lmcache.mp.server_urls")
+    if not listed:
+        return f"{extra.get('lmcache.mp.host', 'tcp://localhost')}:{extra.get('lmcache.mp.port', 5555)}"
+    urls = [url.strip() for url in listed.split(",")] if isinstance(listed, str) else list(listed)
+    strategy = adapter.parallel_strategy
+    return str(urls[strategy.vllm_worker_id * len(urls) // strategy.vllm_world_size])
+
+
+def answer_within_s(extra: dict[str, Any]) -> float:
+    """`prime.server.answer_within_s`. Raises ValueError for it and for any other key of ours that nobody reads."""
+    unknown = [key for key in extra if key.startswith("prime.") and not key.startswith(SETTINGS_PREFIX)]
+    if unknown not in ([], [ANSWER_WITHIN]):
+        raise ValueError(f"unknown key {unknown[0]}; allowed: {ANSWER_WITHIN} and {SETTINGS_PREFIX}*")
+    value = extra.get(ANSWER_WITHIN, ANSWER_WITHIN_S)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{ANSWER_WITHIN} must be a positive number, got {value!r}")
+    return float(value)
 
 
 def build_plans(extra: dict[str, Any], bytes_per_token: int, now: float) -> LoadPlans:

@@ -6,6 +6,9 @@
 | `prime_kv_loads_total` | counter | end | how loads that were begun ended; closed values of gate/plans.py |
 | `prime_kv_loaded_tokens_total` | counter | | prompt tokens that came from the tier |
 | `prime_kv_load_seconds` | histogram | | from the question to the end of the copy into the engine |
+| `prime_kv_server_losses_total` | counter | | LMCache's server went away or did not answer (seen by the scheduler) |
+
+On the page each name begins with `vllm:`: a Dynamo worker passes on only what begins with that.
 
 A share of `late` or `failed` that grows says that the tier has become slower or has lost shards; `slower` that it is
 not worth its memory at this engine's prefill rate.
@@ -25,7 +28,7 @@ LOAD_SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0,
 
 def empty() -> dict[str, Any]:
     """`decisions`: "choice/reason" -> count; `ends`: end -> count. Plain values: they travel between processes."""
-    return {"decisions": {}, "ends": {}, "loaded_tokens": 0, "load_seconds": []}
+    return {"decisions": {}, "ends": {}, "loaded_tokens": 0, "load_seconds": [], "server_losses": 0}
 
 
 @dataclass
@@ -40,7 +43,8 @@ class TierStats(KVConnectorStats):  # type: ignore[misc]  # vLLM's types are not
     def aggregate(self, other: KVConnectorStats) -> "TierStats":
         for name in ("decisions", "ends"):
             self.data[name] = dict(Counter(self.data[name]) + Counter(other.data[name]))
-        self.data["loaded_tokens"] += other.data["loaded_tokens"]
+        for name in ("loaded_tokens", "server_losses"):
+            self.data[name] += other.data[name]
         self.data["load_seconds"] = self.data["load_seconds"] + other.data["load_seconds"]
         return self
 
@@ -55,7 +59,7 @@ class TierStats(KVConnectorStats):  # type: ignore[misc]  # vLLM's types are not
         }
 
     def is_empty(self) -> bool:
-        return not self.data["decisions"] and not self.data["ends"]
+        return not self.data["decisions"] and not self.data["ends"] and not self.data["server_losses"]
 
 
 class TierPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]  # vLLM's types are not followed
@@ -71,20 +75,27 @@ class TierPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]  # vLLM's t
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         counter, histogram = metric_types[prometheus_client.Counter], metric_types[prometheus_client.Histogram]
         self._decisions = counter(
-            name="prime_kv_gate_decisions",
+            name="vllm:prime_kv_gate_decisions",
             documentation="Prompts by what the gate decided and why.",
             labelnames=[*labelnames, "choice", "reason"],
         )
         self._ends = counter(
-            name="prime_kv_loads", documentation="Tier loads by how they ended.", labelnames=[*labelnames, "end"]
+            name="vllm:prime_kv_loads", documentation="Tier loads by how they ended.", labelnames=[*labelnames, "end"]
         )
         self._tokens = counter(
-            name="prime_kv_loaded_tokens", documentation="Prompt tokens loaded from the tier.", labelnames=labelnames
+            name="vllm:prime_kv_loaded_tokens",
+            documentation="Prompt tokens loaded from the tier.",
+            labelnames=labelnames,
         )
         self._seconds = histogram(
-            name="prime_kv_load_seconds",
+            name="vllm:prime_kv_load_seconds",
             documentation="Seconds from the lookup to the end of the copy into the engine.",
             buckets=LOAD_SECONDS_BUCKETS,
+            labelnames=labelnames,
+        )
+        self._losses = counter(
+            name="vllm:prime_kv_server_losses",
+            documentation="Times LMCache's server went away or did not answer.",
             labelnames=labelnames,
         )
 
@@ -95,5 +106,6 @@ class TierPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]  # vLLM's t
         for end, count in transfer_stats_data["ends"].items():
             self._ends.labels(*labels, end).inc(count)
         self._tokens.labels(*labels).inc(transfer_stats_data["loaded_tokens"])
+        self._losses.labels(*labels).inc(transfer_stats_data["server_losses"])
         for seconds in transfer_stats_data["load_seconds"]:
             self._seconds.labels(*labels).observe(seconds)

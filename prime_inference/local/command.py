@@ -5,11 +5,19 @@ from typing import Annotated
 
 import typer
 
-from prime_inference.local.options import DEFAULT_MODEL, DeviceChoice, EngineChoice, UpOptions
+from prime_inference.local.options import (
+    DEFAULT_MODEL,
+    DEFAULT_SHARDS,
+    DeviceChoice,
+    EngineChoice,
+    TiersChoice,
+    UpOptions,
+)
 from prime_inference.local.state_dir import default_state_dir
 
 
 def up(
+    *,
     model: Annotated[str, typer.Option(help="A model folder, a Hugging Face id, or the default.")] = DEFAULT_MODEL,
     device: Annotated[DeviceChoice, typer.Option(help="Where the workers run.")] = DeviceChoice.AUTO,
     engine: Annotated[
@@ -22,6 +30,10 @@ def up(
     context_tokens: Annotated[
         int | None, typer.Option(min=64, help="Longest prompt plus answer; default: the model's, 8192 on a CPU.")
     ] = None,
+    tiers: Annotated[
+        TiersChoice, typer.Option(help="Where prefixes are kept outside the engine: nowhere, or LMCache over Valkeys.")
+    ] = TiersChoice.NONE,
+    shards: Annotated[int, typer.Option(min=1, max=64, help="Valkey shards, with --tiers lmcache.")] = DEFAULT_SHARDS,
     state_dir: Annotated[
         Path | None, typer.Option(help="Where this stack keeps its logs, key and sockets.", file_okay=False)
     ] = None,
@@ -45,6 +57,8 @@ def up(
         host=host,
         port=port,
         context_tokens=context_tokens,
+        tiers=tiers,
+        shards=shards,
         state_dir=(state_dir or default_state_dir()).expanduser().resolve(),
     )
     try:

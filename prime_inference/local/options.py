@@ -19,6 +19,15 @@ class EngineChoice(StrEnum):
     MOCKER = "mocker"
 
 
+class TiersChoice(StrEnum):
+    NONE = "none"
+    LMCACHE = "lmcache"
+
+
+DEFAULT_SHARDS = 2
+"""Enough to see that keys spread; on one machine more give no more bandwidth."""
+
+
 @dataclass(frozen=True)
 class UpOptions:
     model: str = DEFAULT_MODEL
@@ -30,4 +39,11 @@ class UpOptions:
     port: int = 8000
     context_tokens: int | None = None
     """Longest prompt plus answer; None: the model's own, on a CPU at most CPU_CONTEXT_TOKENS."""
+    tiers: TiersChoice = TiersChoice.NONE
+    shards: int = DEFAULT_SHARDS
+    """Valkeys of L2; of no meaning without tiers."""
     state_dir: Path = Path()
+
+    @property
+    def tier_shards(self) -> int:
+        return self.shards if self.tiers is TiersChoice.LMCACHE else 0

@@ -29,6 +29,8 @@ class Role(StrEnum):
     PREFILL = "prefill"
     DECODE = "decode"
     GATEWAY = "gateway"
+    L2_SHARD = "l2"
+    LMCACHE = "lmcache"
 
 
 @dataclass(frozen=True)

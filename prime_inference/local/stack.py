@@ -11,6 +11,7 @@ from prime_inference.local.model import LocalModel
 from prime_inference.local.options import EngineChoice, UpOptions
 from prime_inference.local.spec import HttpOk, ProcessSpec, Role, TcpPing
 from prime_inference.local.state_dir import StateDir
+from prime_inference.local.tiers import TierPorts, tier_plan, tier_ports_needed, tier_ports_of, tier_specs
 from prime_inference.toolcalls.serving import ToolFormat
 
 AFFINITY_TTL_S = 600
@@ -40,11 +41,12 @@ class Ports:
     worker_system: list[int]
     worker_side_channel: list[int]
     worker_kv_events: list[int]
+    tier: TierPorts | None = None
 
 
-def ports_needed(workers: int) -> int:
+def ports_needed(workers: int, shards: int = 0) -> int:
     """How many free ports `Ports` takes beside the gateway's own."""
-    return 3 + 3 * workers
+    return 3 + 3 * workers + tier_ports_needed(shards)
 
 
 def ports_of(gateway: int, free: list[int], workers: int) -> Ports:
@@ -57,6 +59,7 @@ def ports_of(gateway: int, free: list[int], workers: int) -> Ports:
         worker_system=rest[:workers],
         worker_side_channel=rest[workers : 2 * workers],
         worker_kv_events=rest[2 * workers : 3 * workers],
+        tier=tier_ports_of(rest[3 * workers :]),
     )
 
 
@@ -76,7 +79,14 @@ class StackPlan:
 
 def specs_of(plan: StackPlan) -> list[ProcessSpec]:
     """All processes, in the order in which they start."""
-    return [_valkey(plan), _frontend(plan), *_workers(plan), _gateway(plan)]
+    return [_valkey(plan), *_tiers(plan), _frontend(plan), *_workers(plan), _gateway(plan)]
+
+
+def _tiers(plan: StackPlan) -> list[ProcessSpec]:
+    if plan.ports.tier is None:
+        return []
+    on_gpu = plan.devices[0].gpu is not None
+    return tier_specs(plan.ports.tier, plan.valkey_binary, plan.inherited, nice=0 if on_gpu else ENGINE_NICE)
 
 
 def _valkey(plan: StackPlan) -> ProcessSpec:
@@ -154,6 +164,7 @@ def _vllm_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> Pr
         on_gpu=on_gpu,
         gpu_memory_share=device.memory_share,
         kv_events_port=ports.worker_kv_events[index],
+        tier=tier_plan(ports.tier) if role is WorkerRole.PREFILL else None,
         parsing=Parsing.GATEWAY if plan.model.tool_format is ToolFormat.GLM else Parsing.NONE,
         thinks=plan.model.thinks,
     )

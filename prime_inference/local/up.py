@@ -25,6 +25,7 @@ from prime_inference.local.spec import TcpPing
 from prime_inference.local.stack import ROUTER_POLICY, StackPlan, ports_needed, ports_of, specs_of
 from prime_inference.local.state_dir import StateDir
 from prime_inference.local.supervisor import Child, Supervisor
+from prime_inference.local.tiers import forget_shared_memory, tier_bytes
 from prime_inference.local.warm_up import until_instances, warm_up
 
 CPU_CONTEXT_TOKENS = 8192
@@ -54,6 +55,8 @@ async def up(options: UpOptions, display: PlainLines) -> None:
 
 
 def _plan(options: UpOptions, model: LocalModel, state: StateDir) -> StackPlan:
+    if options.tier_shards and options.engine is EngineChoice.MOCKER:
+        raise UpError("--tiers lmcache needs --engine vllm: Dynamo's mocker has no KV to keep.")
     workers = options.prefill + options.decode
     devices = _devices(options, workers)
     on_gpu = devices[0].gpu is not None
@@ -63,6 +66,7 @@ def _plan(options: UpOptions, model: LocalModel, state: StateDir) -> StackPlan:
             if options.engine is EngineChoice.MOCKER
             else memory.cpu_stack_bytes(workers, model.weight_bytes)
         )
+        needed += tier_bytes(options.tier_shards)
         memory.check_memory(memory.available_bytes(psutil.virtual_memory().available), needed)
     context_tokens = options.context_tokens
     if context_tokens is None and not on_gpu:
@@ -72,7 +76,7 @@ def _plan(options: UpOptions, model: LocalModel, state: StateDir) -> StackPlan:
         model=model,
         context_tokens=context_tokens,
         state=state,
-        ports=ports_of(options.port, free_ports(ports_needed(workers)), workers),
+        ports=ports_of(options.port, free_ports(ports_needed(workers, options.tier_shards)), workers),
         devices=devices,
         cores=len(os.sched_getaffinity(0)),
         valkey_binary=_valkey_binary(),
@@ -137,6 +141,7 @@ async def _serve(
                 if child.spec.role in ("prefill", "decode") and not isinstance(child.spec.probe, TcpPing)
             },
             valkey_port=plan.ports.valkey,
+            lmcache_url=None if plan.ports.tier is None else f"http://127.0.0.1:{plan.ports.tier.server_http}",
             supervisor_pid=os.getpid(),
         )
         await supervisor.watch()
@@ -156,6 +161,7 @@ async def _serve(
         await asyncio.gather(working, keeping, interrupted, return_exceptions=True)
         display.say("stopping")
         await supervisor.stop()
+        forget_shared_memory(plan.ports.tier)
         plan.state.running_file.unlink(missing_ok=True)
 
 

@@ -11,52 +11,23 @@ from gateway.admission import Admission, Ask, Capacity, Grant, LeaseSettings, We
 from gateway.admission.valkey_store import ValkeyAdmissionStore
 from gateway.breaker import BreakerSettings, Ending, SharedBreakers, State
 from gateway.breaker.valkey_store import ValkeyBreakerStore
-from gateway.site.valkey_store import SiteAddress, SiteValkey
-from tests.valkey_server import ValkeyServer
+from gateway.site.valkey_store import SiteValkey
+from tests.valkey_server import SentinelSite
 
 LIMIT = 12
-MONITOR = """
-sentinel monitor main 127.0.0.1 {port} 1
-sentinel down-after-milliseconds main 500
-sentinel failover-timeout main 3000
-"""
-
-
-class Site:
-    def __init__(self) -> None:
-        self.primary = ValkeyServer(config={"repl-diskless-sync-delay": "0"}).start()
-        self.replica = ValkeyServer(config={"replicaof": f"127.0.0.1 {self.primary.port}"}).start()
-        self.sentinel = ValkeyServer(sentinel=MONITOR.format(port=self.primary.port)).start()
-        self.address = SiteAddress(sentinels=(("127.0.0.1", self.sentinel.port),), primary_name="main")
-
-    def ready(self) -> bool:
-        """The replica follows, and Sentinel knows it: earlier there is nothing to fail over to."""
-        with self.replica.client() as replica, self.sentinel.client() as sentinel:
-            follows = replica.info("replication")["master_link_status"] == "up"
-            known = sentinel.sentinel_replicas("main") if hasattr(sentinel, "sentinel_replicas") else None
-            count = len(known) if known is not None else len(sentinel.execute_command("SENTINEL", "REPLICAS", "main"))
-            return follows and count == 1
-
-    def close(self) -> None:
-        for server in (self.sentinel, self.replica, self.primary):
-            server.close()
 
 
 @pytest.fixture
-def failing_over() -> Iterator[Site]:
-    site = Site()
-    deadline = time.monotonic() + 30.0
-    while not site.ready():
-        assert time.monotonic() < deadline, "no replica"
-        time.sleep(0.1)
+def failing_over() -> Iterator[SentinelSite]:
+    site = SentinelSite()
     yield site
     site.close()
 
 
 @pytest.mark.slow
-async def test_after_a_failover_leases_breakers_and_limits_hold(failing_over: Site) -> None:
+async def test_after_a_failover_leases_breakers_and_limits_hold(failing_over: SentinelSite) -> None:
     settings = LeaseSettings()
-    sites = [SiteValkey("test", failing_over.address) for _ in range(3)]
+    sites = [SiteValkey("test", failing_over.address()) for _ in range(3)]
     replicas = [Admission(ValkeyAdmissionStore(site, settings), settings) for site in sites]
 
     async def probe(_deployment: str) -> Ending:

@@ -31,16 +31,27 @@ class RunningGateway:
 
 @asynccontextmanager
 async def gateway(
-    folder: Path, deployments: list[str], model: str = "m", tools: dict[str, object] | None = None, **settings: object
+    folder: Path,
+    deployments: list[str],
+    *,
+    key: dict[str, object] | None = None,
+    deployment: dict[str, object] | None = None,
+    tenants: list[dict[str, object]] | None = None,
+    model: str = "m",
+    tools: dict[str, object] | None = None,
+    **settings: object,
 ) -> AsyncIterator[RunningGateway]:
-    """A gateway whose one model is served by these frontends, one deployment each, asked in this order."""
-    names = [f"d{n}" for n in range(len(deployments))]
+    """A gateway whose one model is served by these frontends, one deployment each, asked in this order. `key` and
+    `deployment` add to the entries of the files."""
     fleet = {
-        "models": [{"name": model, "deployments": names, "tools": tools or {}}],
-        "deployments": [{"name": f"d{n}", "frontends": [url], "priority": n} for n, url in enumerate(deployments)],
+        "models": [{"name": model, "deployments": [f"d{n}" for n in range(len(deployments))], "tools": tools or {}}],
+        "deployments": [
+            {"name": f"d{n}", "frontends": [url], "priority": n, **(deployment or {})}
+            for n, url in enumerate(deployments)
+        ],
     }
     (folder / "fleet.yaml").write_text(yaml.safe_dump(fleet))
-    keys = {"keys": [{"name": "test", "tenant": "t", "sha256": hash_of(KEY)}]}
+    keys = {"keys": [{"name": "test", "tenant": "t", "sha256": hash_of(KEY), **(key or {})}], "tenants": tenants or []}
     (folder / "keys.yaml").write_text(yaml.safe_dump(keys))
     values = {"fleet_file": folder / "fleet.yaml", "keys_file": folder / "keys.yaml", "secret": "s", **settings}
     async with gateway_state(GatewaySettings.model_validate(values)) as state:

@@ -71,6 +71,19 @@ class Batch:
         self.complete()
         return True
 
+    def settle_each(self, ends: Sequence[tuple[int, KeyOutcome]]) -> list[KeyOutcome]:
+        """`settle` for several keys in one turn of the lock: the outcomes of those that were not settled before."""
+        with self._lock:
+            new = [(index, outcome) for index, outcome in ends if self._states[index] != _SETTLED]
+            for index, outcome in new:
+                self._states[index] = _SETTLED
+                self.outcomes[index] = outcome
+            self._unsettled -= len(new)
+            complete = bool(new) and not self._unsettled
+        if complete:
+            self.complete()
+        return [outcome for _, outcome in new]
+
     def settle_waiting(self, outcome: KeyOutcome) -> list[int]:
         """Settle every key that no lane has claimed; the indices of those settled here."""
         with self._lock:

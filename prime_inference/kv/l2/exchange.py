@@ -4,12 +4,26 @@ Raises what the connection raises, with every key before the failing one settled
 says which keys to try again. The key whose reply was awaited is the one charged with the failure.
 """
 
+import importlib
 from collections import deque
+from itertools import groupby
+from types import ModuleType
 
 from prime_inference.kv.l2.batch import Task
 from prime_inference.kv.l2.connection import Connection, ConnectionLost, DeadlinePassed, Unreachable
 from prime_inference.kv.l2.outcomes import KeyOutcome, Operation
 from prime_inference.kv.l2.wire import TERMINATOR, MalformedReply, ReplyHeader, ReplyKind, command, store_head
+
+
+def _compiled() -> ModuleType | None:
+    try:
+        return importlib.import_module("prime_inference.kv.l2._exchange")
+    except ImportError:  # no C compiler where this was installed: everything below does the same, more slowly
+        return None
+
+
+COMPILED = _compiled()
+"""The same exchange in C (`_exchange.c`), which holds no interpreter lock; None where it was not built."""
 
 CONNECTIONS_TRIED = 2
 """A connection that died while idle is noticed only by the next request; on a second, fresh one, it is the shard."""
@@ -28,6 +42,8 @@ round trip after it is noise, and the lane's other connections fill it."""
 LARGEST_DISCARD_BYTES = 64 * 1024 * 1024
 """Reading past a foreign value keeps the connection; past a huge one a new connection is cheaper."""
 
+COMPILED_FLIGHT_BYTES = FLIGHT_BYTES
+
 _COMMANDS = {Operation.LOOKUP: b"EXISTS", Operation.LOAD: b"GET", Operation.DELETE: b"DEL"}
 
 
@@ -45,7 +61,12 @@ def serve(connection: Connection, window: list[Task], served: list[ServedKey]) -
     """
     current = _Current(window)
     try:
-        _exchange(connection, current, served)
+        connection.open(window[0].batch.deadline)
+        fd = connection.idle_fd() if COMPILED is not None else None
+        if COMPILED is not None and fd is not None:
+            _exchange_compiled(COMPILED, connection, fd, current, served)
+        else:
+            _exchange(connection, current, served)
     except Unreachable:
         _hand_back(window)
         raise
@@ -75,11 +96,70 @@ class _Current:
             served.append((self.task.batch.operation, outcome, 0))
 
 
+_OPERATIONS = (Operation.LOOKUP, Operation.LOAD, Operation.STORE, Operation.DELETE)
+_CODES = (KeyOutcome.OK, KeyOutcome.ABSENT, KeyOutcome.WRONG_LENGTH, KeyOutcome.SERVER_ERROR)
+_DONE, _DEADLINE, _MALFORMED, _LOST, _DROP = range(5)
+
+
+def _exchange_compiled(
+    compiled: ModuleType, connection: Connection, fd: int, current: _Current, served: list[ServedKey]
+) -> None:
+    """`_exchange` in C, one call for the keys of one operation. All of them are claimed first, since nobody can be asked
+    on the way; the deadline still ends the call, and what it left is handed back."""
+    for operation, tasks in groupby(current.window, key=lambda task: task.batch.operation):
+        claimed = [task for task in tasks if task.batch.claim(task.index)]
+        if not claimed:
+            continue
+        current.task = claimed[0]
+        moves = operation in (Operation.LOAD, Operation.STORE)
+        heads = [
+            store_head(task.key, len(task.buffer))
+            if operation is Operation.STORE
+            else command(_COMMANDS[operation], task.key)
+            for task in claimed
+        ]
+        codes, status = compiled.exchange(
+            fd,
+            _OPERATIONS.index(operation),
+            heads,
+            [task.buffer for task in claimed] if moves else None,
+            [task.batch.deadline for task in claimed],
+            COMPILED_FLIGHT_BYTES,
+            LARGEST_DISCARD_BYTES,
+        )
+        _settle_codes(claimed, codes, served)
+        if len(codes) < len(claimed):
+            current.task = claimed[len(codes)]
+        if status == _DEADLINE:
+            raise DeadlinePassed(f"{connection.address}")
+        if status == _MALFORMED:
+            raise MalformedReply(f"{connection.address}")
+        if status == _LOST:
+            raise ConnectionLost(f"{connection.address}")
+        if status == _DROP:
+            connection.drop()
+            return
+
+
+def _settle_codes(claimed: list[Task], codes: bytes, served: list[ServedKey]) -> None:
+    ended = zip(claimed[: len(codes)], codes, strict=True)
+    for _, group in groupby(ended, key=lambda each: id(each[0].batch)):
+        each = list(group)
+        batch = each[0][0].batch
+        moved = len(served)
+        sizes = {task.index: len(task.buffer) for task, code in each if code == 0}
+        outcomes = [(task.index, _CODES[code]) for task, code in each]
+        served += [
+            (batch.operation, outcome, sizes.get(index, 0))
+            for (index, outcome), _ in zip(outcomes, batch.settle_each(outcomes), strict=True)
+        ]
+        assert len(served) - moved == len(each), "a claimed key is settled by its lane alone"
+
+
 def _exchange(connection: Connection, current: _Current, served: list[ServedKey]) -> None:
     """Flight by flight. The next one leaves when the first reply of the last one begins, so that the shard has work
     while we read, and never so much that it prepares the last value before it has sent the first. A large value has its
     connection to itself."""
-    connection.open(current.task.batch.deadline)
     waiting = deque(current.window)
     in_flight: deque[Task] = deque()
     first_of_last: Task | None = None

@@ -195,11 +195,11 @@ def test_decisions_and_loads_reach_vllms_log_and_its_metrics_page_once(module: A
     def value(name: str, **labels: str) -> float | None:
         return prometheus_client.REGISTRY.get_sample_value(name, {"model_name": "m", "engine": "0", **labels})
 
-    assert value("prime_kv_gate_decisions_total", choice="take_all", reason="faster") == 2
-    assert value("prime_kv_gate_decisions_total", choice="recompute", reason="no_hit") == 2
-    assert value("prime_kv_loads_total", end="loaded") == 2
-    assert value("prime_kv_loaded_tokens_total") == 8_192
-    assert value("prime_kv_load_seconds_count") == 2
+    assert value("vllm:prime_kv_gate_decisions_total", choice="take_all", reason="faster") == 2
+    assert value("vllm:prime_kv_gate_decisions_total", choice="recompute", reason="no_hit") == 2
+    assert value("vllm:prime_kv_loads_total", end="loaded") == 2
+    assert value("vllm:prime_kv_loaded_tokens_total") == 8_192
+    assert value("vllm:prime_kv_load_seconds_count") == 2
 
 
 def test_a_finished_request_leaves_nothing_behind(module: Any) -> None:

@@ -23,7 +23,7 @@ def plan(**options: object) -> StackPlan:
         model=LocalModel(Path("/models/m"), "m", 4096, 1),
         context_tokens=4096,
         state=StateDir(Path("/state")),
-        ports=ports_of(8000, list(range(20_000, 20_000 + ports_needed(workers))), workers),
+        ports=ports_of(8000, list(range(20_000, 20_000 + ports_needed(workers, wanted.tier_shards))), workers),
         devices=[CPU_DEVICE] * workers,
         cores=2,
         valkey_binary="/bin/valkey-server",

@@ -1,0 +1,57 @@
+"""Whether the client is still there: one task a request, which ends whatever the request waits for when it has gone."""
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from starlette.types import Receive
+
+
+class ClientGone(Exception):
+    """The client closed the connection before the answer began."""
+
+
+class When:
+    """While the block runs: calls once when the future is done, also when it was before."""
+
+    def __init__(self, future: "asyncio.Future[Any]", call: Callable[[], object]) -> None:
+        self._future = future
+        self._call = call
+
+    def _tell(self, future: "asyncio.Future[Any]") -> None:
+        if not future.cancelled():
+            # An error of the connection itself also means that nobody is there; looked at so that it is not logged.
+            future.exception()
+            self._call()
+
+    def __enter__(self) -> Self:
+        self._future.add_done_callback(self._tell)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._future.remove_done_callback(self._tell)
+
+
+class Presence:
+    """The request's body must have been read."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._watching = asyncio.ensure_future(_gone(receive))
+
+    @property
+    def gone(self) -> bool:
+        return self._watching.done()
+
+    def when_gone(self, call: Callable[[], object]) -> When:
+        return When(self._watching, call)
+
+    def close(self) -> None:
+        self._watching.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,56 @@
+"""What a prefill worker is told of the KV tier: pure.
+
+NIXL stays the way to decode. vLLM's MultiConnector asks both connectors: NIXL never brings tokens to a prefill worker, so the
+tier connector is the one that loads, and both save.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+CONNECTOR = "TierConnector"
+CONNECTOR_MODULE = "prime_inference.kv.connector"
+
+CPU_ESTIMATES = {"prime.gate.bytes_per_s": 1e9, "prime.gate.prefill_tokens_per_s": 500}
+"""SmolLM2 on one core, and memory to memory through loopback: starting points, replaced by what is observed."""
+
+CPU_PATIENCE = {"prime.gate.longest_deadline_s": 10.0, "prime.gate.slack": 50.0, "prime.server.answer_within_s": 10.0}
+"""On a few cores that serve engines, server and shards in turn, answers come late without anything being wrong."""
+
+GPU_ESTIMATES = {"prime.gate.bytes_per_s": 5e9, "prime.gate.prefill_tokens_per_s": 20_000}
+"""An order of magnitude for one node; the gate learns the rest."""
+
+START_WITHIN_S = 120.0
+"""How long an engine that starts waits for LMCache's server, which starts beside it."""
+
+HEARTBEAT_S = 2.0
+"""LMCache's own, which keeps a living worker registered."""
+
+
+@dataclass(frozen=True)
+class TierPlan:
+    server_port: int
+    """LMCache's server on this machine."""
+
+
+def with_tier(nixl: dict[str, Any], tier: TierPlan, *, on_gpu: bool) -> dict[str, Any]:
+    """vLLM's `--kv-transfer-config` of a worker that has NIXL and a tier."""
+    loads = {
+        "kv_connector": CONNECTOR,
+        "kv_connector_module_path": CONNECTOR_MODULE,
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {
+            "lmcache.mp.host": "tcp://127.0.0.1",
+            "lmcache.mp.port": tier.server_port,
+            "lmcache.mp.mq_timeout": START_WITHIN_S,
+            "lmcache.mp.heartbeat_interval": HEARTBEAT_S,
+            **(GPU_ESTIMATES if on_gpu else CPU_ESTIMATES | CPU_PATIENCE),
+        },
+    }
+    return {
+        "kv_connector": "MultiConnector",
+        "kv_role": nixl["kv_role"],
+        # vLLM's default fails the request whose load failed; here it is computed.
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"connectors": [nixl, loads]},
+    }

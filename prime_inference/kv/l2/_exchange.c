@@ -1,0 +1,359 @@
+/* One pipelined exchange with a Valkey over a connected socket, without the interpreter lock.
+ *
+ * The same law as exchange.py and connection.py, which remain the reference and the fallback: a key is OK only after its
+ * own value, of exactly the buffer's length and closed by its terminator, lies in its buffer; every wait ends by the
+ * deadline of the key whose reply is awaited. Nothing is decided here about retries, claims or connections.
+ *
+ *   exchange(fd, operation, heads, buffers, deadlines, flight_bytes, discard_bytes) -> (codes, status)
+ *
+ * heads      list of bytes: each key's request (for a store up to its value)
+ * buffers    list of buffers, or None where no value moves; written for LOAD, read for STORE
+ * deadlines  list of floats on the clock of time.monotonic()
+ * codes      bytes, one for each key that was settled, in order
+ * status     why it ended; below DONE the next key is the one that was awaited
+ *
+ * The caller owns the buffers' exclusive use for the call. Values on the wire are RESP2.
+ */
+#define PY_SSIZE_T_CLEAN
+#define _GNU_SOURCE
+#include <Python.h>
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+
+enum operation { LOOKUP, LOAD, STORE, DELETE };
+enum code { OK, ABSENT, WRONG_LENGTH, SERVER_ERROR };
+enum status { DONE, DEADLINE, MALFORMED, LOST, DROP };
+enum state { LINE, VALUE, TERMINATOR, SKIP };
+
+#define AHEAD_BYTES 4096
+#define LARGEST_VALUE (512LL * 1024 * 1024)
+#define IOVECS 96 /* a store takes three */
+
+typedef struct {
+    const char *head;
+    size_t head_bytes;
+    char *value;
+    size_t value_bytes;
+    double deadline;
+    Py_buffer view;
+    int has_view;
+} Key;
+
+typedef struct {
+    int fd;
+    enum operation operation;
+    Key *keys;
+    size_t count;
+    size_t flight_bytes, discard_bytes;
+    unsigned char *codes;
+    size_t settled;          /* keys with a code; the next one is awaited */
+    size_t sending, sent_of; /* the key being sent, and how much of it has left */
+    size_t in_flight;        /* value bytes asked for and not yet read (LOAD) */
+    enum state state;
+    size_t have;  /* VALUE: bytes in the buffer */
+    long long skip; /* SKIP: bytes to read past */
+    char ahead[AHEAD_BYTES];
+    size_t start, end;
+} Exchange;
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int may_send(const Exchange *x) {
+    return x->sending < x->count && (x->operation != LOAD || x->in_flight < x->flight_bytes || x->sent_of > 0);
+}
+
+static size_t add(struct iovec *parts, size_t n, const char *from, size_t bytes, size_t *skip) {
+    if (*skip >= bytes) {
+        *skip -= bytes;
+        return n;
+    }
+    parts[n].iov_base = (void *)(from + *skip);
+    parts[n].iov_len = bytes - *skip;
+    *skip = 0;
+    return n + 1;
+}
+
+/* Bytes sent, 0 when the socket takes none now, -1 when the connection is lost. */
+static ssize_t send_some(Exchange *x) {
+    struct iovec parts[IOVECS];
+    size_t n = 0, skip = x->sent_of, ahead = x->in_flight;
+    for (size_t k = x->sending; k < x->count && n + 3 <= IOVECS; k++) {
+        const Key *key = &x->keys[k];
+        if (k > x->sending && x->operation == LOAD && ahead >= x->flight_bytes) break;
+        n = add(parts, n, key->head, key->head_bytes, &skip);
+        if (x->operation == STORE) {
+            n = add(parts, n, key->value, key->value_bytes, &skip);
+            n = add(parts, n, "\r\n", 2, &skip);
+        }
+        ahead += key->value_bytes;
+    }
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = n};
+    ssize_t sent = sendmsg(x->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : -1;
+    size_t left = (size_t)sent;
+    while (left > 0) {
+        const Key *key = &x->keys[x->sending];
+        size_t whole = key->head_bytes + (x->operation == STORE ? key->value_bytes + 2 : 0);
+        size_t rest = whole - x->sent_of;
+        if (left < rest) {
+            x->sent_of += left;
+            break;
+        }
+        left -= rest;
+        x->sent_of = 0;
+        x->sending++;
+        if (x->operation == LOAD) x->in_flight += key->value_bytes;
+    }
+    return sent;
+}
+
+/* 1: something came; 0: nothing there now; -1: lost. */
+static int receive_some(Exchange *x) {
+    struct iovec parts[2];
+    size_t n = 0, wanted = 0;
+    if (x->start == x->end) {
+        x->start = x->end = 0;
+    } else if (x->end == AHEAD_BYTES) {
+        memmove(x->ahead, x->ahead + x->start, x->end - x->start);
+        x->end -= x->start;
+        x->start = 0;
+    }
+    if (x->state == VALUE) { /* nothing is read ahead then */
+        Key *key = &x->keys[x->settled];
+        wanted = key->value_bytes - x->have;
+        parts[n].iov_base = key->value + x->have;
+        parts[n++].iov_len = wanted;
+    }
+    parts[n].iov_base = x->ahead + x->end;
+    parts[n++].iov_len = AHEAD_BYTES - x->end;
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = n};
+    ssize_t got = recvmsg(x->fd, &message, MSG_DONTWAIT);
+    if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : -1;
+    if (got == 0) return -1;
+    if ((size_t)got <= wanted) {
+        x->have += (size_t)got;
+    } else {
+        x->have += wanted;
+        x->end += (size_t)got - wanted;
+    }
+    return 1;
+}
+
+static void settle(Exchange *x, enum code code) {
+    if (x->operation == LOAD) x->in_flight -= x->keys[x->settled].value_bytes;
+    x->codes[x->settled++] = (unsigned char)code;
+    x->state = LINE;
+}
+
+/* Digits only, or -1: strtoll would take signs and spaces. 0 when it is no number. */
+static int number_of(const char *at, size_t bytes, long long *number) {
+    if (bytes == 2 && at[0] == '-' && at[1] == '1') {
+        *number = -1;
+        return 1;
+    }
+    if (bytes == 0 || bytes > 18) return 0;
+    *number = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        if (at[i] < '0' || at[i] > '9') return 0;
+        *number = *number * 10 + (at[i] - '0');
+    }
+    return 1;
+}
+
+/* DONE: go on. */
+static enum status take_line(Exchange *x, const char *line, size_t bytes) {
+    long long number = 0;
+    if (bytes == 0) return MALFORMED;
+    char sign = line[0];
+    if (sign == '-') {
+        settle(x, SERVER_ERROR);
+        return DONE;
+    }
+    if (x->operation == STORE) {
+        if (bytes != 3 || memcmp(line, "+OK", 3) != 0) return MALFORMED;
+        settle(x, OK);
+        return DONE;
+    }
+    if (!number_of(line + 1, bytes - 1, &number)) return MALFORMED;
+    if (x->operation != LOAD) {
+        if (sign != ':' || number < 0 || number > 1) return MALFORMED;
+        settle(x, number ? OK : ABSENT);
+        return DONE;
+    }
+    if (sign != '$' || number > LARGEST_VALUE) return MALFORMED;
+    if (number < 0) {
+        settle(x, ABSENT);
+        return DONE;
+    }
+    Key *key = &x->keys[x->settled];
+    if ((size_t)number != key->value_bytes) {
+        if ((size_t)number > x->discard_bytes) {
+            settle(x, WRONG_LENGTH);
+            return DROP;
+        }
+        x->state = SKIP;
+        x->skip = number + 2;
+        return DONE;
+    }
+    size_t here = x->end - x->start;
+    x->have = here < key->value_bytes ? here : key->value_bytes;
+    memcpy(key->value, x->ahead + x->start, x->have);
+    x->start += x->have;
+    x->state = VALUE;
+    return DONE;
+}
+
+/* Take what lies in `ahead` and the buffer; sets *more when bytes must come first. */
+static enum status take_some(Exchange *x, int *more) {
+    *more = 0;
+    switch (x->state) {
+    case VALUE:
+        if (x->have == x->keys[x->settled].value_bytes) x->state = TERMINATOR;
+        else *more = 1;
+        return DONE;
+    case TERMINATOR:
+        if (x->end - x->start < 2) {
+            *more = 1;
+            return DONE;
+        }
+        if (memcmp(x->ahead + x->start, "\r\n", 2) != 0) return MALFORMED;
+        x->start += 2;
+        settle(x, OK);
+        return DONE;
+    case SKIP: {
+        long long step = (long long)(x->end - x->start);
+        if (step > x->skip) step = x->skip;
+        x->start += (size_t)step;
+        x->skip -= step;
+        if (x->skip == 0) settle(x, WRONG_LENGTH);
+        else *more = 1;
+        return DONE;
+    }
+    default: {
+        const char *from = x->ahead + x->start;
+        const char *at = memmem(from, x->end - x->start, "\r\n", 2);
+        if (at == NULL) {
+            if (x->end - x->start == AHEAD_BYTES) return MALFORMED;
+            *more = 1;
+            return DONE;
+        }
+        x->start += (size_t)(at - from) + 2;
+        return take_line(x, from, (size_t)(at - from));
+    }
+    }
+}
+
+static enum status run(Exchange *x) {
+    while (x->settled < x->count) {
+        double left = x->keys[x->settled].deadline - now_s();
+        if (left <= 0) return DEADLINE;
+        ssize_t sent = 0;
+        if (may_send(x) && (sent = send_some(x)) < 0) return LOST;
+        int more = 0, came = 0;
+        while (x->settled < x->count && x->settled < x->sending + (x->sent_of > 0)) {
+            enum status status = take_some(x, &more);
+            if (status != DONE) return status;
+            if (!more) {
+                if (x->state == LINE && may_send(x)) break; /* keep the shard at work */
+                continue;
+            }
+            came = receive_some(x);
+            if (came < 0) return LOST;
+            if (came == 0) break;
+            if (x->keys[x->settled].deadline <= now_s()) return DEADLINE;
+        }
+        if (came == 0 && sent == 0 && more) {
+            struct pollfd wait = {.fd = x->fd, .events = POLLIN | (may_send(x) ? POLLOUT : 0)};
+            if (poll(&wait, 1, (int)(left * 1000) + 1) < 0 && errno != EINTR) return LOST;
+        } else if (x->settled == x->sending && sent == 0) { /* nothing awaited, and the socket takes nothing */
+            struct pollfd wait = {.fd = x->fd, .events = POLLOUT};
+            if (poll(&wait, 1, (int)(left * 1000) + 1) < 0 && errno != EINTR) return LOST;
+        }
+    }
+    return DONE;
+}
+
+static void free_keys(Key *keys, size_t count) {
+    for (size_t k = 0; k < count; k++)
+        if (keys[k].has_view) PyBuffer_Release(&keys[k].view);
+    PyMem_Free(keys);
+}
+
+static int fill_key(Key *key, enum operation operation, PyObject *head, PyObject *buffer, PyObject *deadline) {
+    char *at;
+    Py_ssize_t bytes;
+    if (PyBytes_AsStringAndSize(head, &at, &bytes) < 0) return -1;
+    key->head = at;
+    key->head_bytes = (size_t)bytes;
+    key->deadline = PyFloat_AsDouble(deadline);
+    if (PyErr_Occurred()) return -1;
+    if (operation != LOAD && operation != STORE) return 0;
+    if (PyObject_GetBuffer(buffer, &key->view, operation == LOAD ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0) return -1;
+    key->has_view = 1;
+    key->value = key->view.buf;
+    key->value_bytes = (size_t)key->view.len;
+    return 0;
+}
+
+static PyObject *exchange(PyObject *self, PyObject *arguments) {
+    (void)self;
+    int fd, operation;
+    PyObject *heads, *buffers, *deadlines;
+    Py_ssize_t flight_bytes, discard_bytes;
+    if (!PyArg_ParseTuple(arguments, "iiO!OO!nn", &fd, &operation, &PyList_Type, &heads, &buffers, &PyList_Type,
+                          &deadlines, &flight_bytes, &discard_bytes))
+        return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(heads);
+    int moves = operation == LOAD || operation == STORE;
+    if (operation < LOOKUP || operation > DELETE || PyList_GET_SIZE(deadlines) != count ||
+        (moves && (!PyList_Check(buffers) || PyList_GET_SIZE(buffers) != count))) {
+        PyErr_SetString(PyExc_ValueError, "heads, buffers and deadlines must be lists of one length");
+        return NULL;
+    }
+    Key *keys = PyMem_Calloc((size_t)count + 1, sizeof(Key));
+    PyObject *codes = PyBytes_FromStringAndSize(NULL, count);
+    Exchange *x = PyMem_Calloc(1, sizeof(Exchange));
+    PyObject *result = NULL;
+    if (keys == NULL || codes == NULL || x == NULL) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    for (Py_ssize_t k = 0; k < count; k++)
+        if (fill_key(&keys[k], (enum operation)operation, PyList_GET_ITEM(heads, k),
+                     moves ? PyList_GET_ITEM(buffers, k) : NULL, PyList_GET_ITEM(deadlines, k)) < 0)
+            goto end;
+    x->fd = fd;
+    x->operation = (enum operation)operation;
+    x->keys = keys;
+    x->count = (size_t)count;
+    x->flight_bytes = (size_t)flight_bytes;
+    x->discard_bytes = (size_t)discard_bytes;
+    x->codes = (unsigned char *)PyBytes_AS_STRING(codes);
+    enum status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = run(x);
+    Py_END_ALLOW_THREADS
+    result = Py_BuildValue("y#i", PyBytes_AS_STRING(codes), (Py_ssize_t)x->settled, (int)status);
+end:
+    if (keys != NULL) free_keys(keys, (size_t)count);
+    PyMem_Free(x);
+    Py_XDECREF(codes);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"exchange", exchange, METH_VARARGS, "One pipelined exchange; see the head of _exchange.c."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_exchange", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__exchange(void) { return PyModule_Create(&module); }

@@ -1,0 +1,112 @@
+"""The KV tiers of one machine as processes and settings: pure.
+
+`lmcache`: Valkey shards (`l2-N`) behind one LMCache server (`lmcache`), which every prefill worker's tier connector asks.
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from prime_inference.engine.tier import TierPlan
+from prime_inference.kv.capacity import CHUNK_TOKENS
+from prime_inference.local.spec import HttpOk, ProcessSpec, Role, TcpPing
+
+SHARD_BYTES = 256 * 1024 * 1024
+"""Most a shard holds before it forgets what was not used for longest."""
+
+L1_GIB = 0.25
+"""LMCache's own host memory: 11,000 tokens of SmolLM2. Small, so that a test of L2 is one, and a laptop is not filled."""
+
+SERVER_BYTES = 700_000_000
+"""LMCache's server beside L1: 510 MB measured when idle."""
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class TierPorts:
+    shards: list[int]
+    server: int
+    server_http: int
+
+
+def tier_ports_needed(shards: int) -> int:
+    return shards + 2 if shards else 0
+
+
+def tier_ports_of(free: list[int]) -> TierPorts | None:
+    """None when no tier is wanted, so none was asked for."""
+    if not free:
+        return None
+    server, server_http, *shards = free
+    return TierPorts(shards, server, server_http)
+
+
+def tier_bytes(shards: int) -> int:
+    """Memory of the tier when it is full."""
+    return SERVER_BYTES + int(L1_GIB * 2**30) + shards * SHARD_BYTES if shards else 0
+
+
+def shared_memory_of(ports: TierPorts) -> str:
+    """The name of L1's segment. Always the same for a stack, so that a server started again replaces what a killed one left."""
+    return f"lmcache_l1_pool_prime_{ports.server}"
+
+
+def tier_specs(ports: TierPorts, valkey_binary: str, inherited: dict[str, str], *, nice: int) -> list[ProcessSpec]:
+    return [
+        *(_shard(number, port, valkey_binary, inherited) for number, port in enumerate(ports.shards)),
+        _server(ports, inherited, nice),
+    ]
+
+
+def _shard(number: int, port: int, valkey_binary: str, inherited: dict[str, str]) -> ProcessSpec:
+    argv = (
+        valkey_binary,
+        *("--bind", "127.0.0.1"),
+        *("--port", str(port)),
+        *("--maxmemory", str(SHARD_BYTES)),
+        *("--maxmemory-policy", "allkeys-lru"),
+        *("--appendonly", "no"),
+        *("--save", ""),
+    )
+    return ProcessSpec(f"l2-{number}", Role.L2_SHARD, argv, dict(inherited), TcpPing(port))
+
+
+def _server(ports: TierPorts, inherited: dict[str, str], nice: int) -> ProcessSpec:
+    parameters = {"urls": [f"resp://127.0.0.1:{port}" for port in ports.shards]}
+    argv = (
+        *(sys.executable, "-m", "prime_inference.kv.server", json.dumps(parameters)),
+        *("--host", "127.0.0.1"),
+        *("--port", str(ports.server)),
+        *("--http-host", "127.0.0.1"),
+        *("--http-port", str(ports.server_http)),
+        *("--chunk-size", str(CHUNK_TOKENS)),
+        *("--supported-transfer-mode", "auto"),
+        *("--l1-size-gb", str(L1_GIB)),
+        *("--eviction-policy", "LRU"),
+        # LMCache's default forgets what came from L2 once it was read: the next hit would fetch it again.
+        *("--l2-prefetch-policy", "retain"),
+        *("--shm-name", shared_memory_of(ports)),
+    )
+    return ProcessSpec(
+        name="lmcache",
+        role=Role.LMCACHE,
+        argv=argv,
+        env={**inherited, "OMP_NUM_THREADS": "1", "LMCACHE_TRACK_USAGE": "false"},
+        probe=HttpOk(f"http://127.0.0.1:{ports.server_http}/healthcheck"),
+        after=tuple(f"l2-{number}" for number in range(len(ports.shards))),
+        ready_within_s=180.0,
+        nice=nice,
+    )
+
+
+def tier_plan(ports: TierPorts | None) -> TierPlan | None:
+    """What a prefill worker must know of the tier."""
+    return None if ports is None else TierPlan(server_port=ports.server)
+
+
+def forget_shared_memory(ports: TierPorts | None) -> None:
+    """L1's segment outlives a server that was killed."""
+    if ports is not None:
+        (SHARED_MEMORY / shared_memory_of(ports)).unlink(missing_ok=True)

@@ -1,0 +1,139 @@
+"""`/responses` and `/messages`: the same gates and failover, the dialects' own events and errors, read by their SDKs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tests.support.gateway import KEY, gateway
+from tests.support.upstream import answers, breaks, sends, upstream
+
+
+def typed(kind: str, **fields: Any) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
+
+
+def response(status: str = "completed", **more: Any) -> dict[str, Any]:
+    return {
+        "id": "resp_1", "object": "response", "created_at": 1, "model": "m", "status": status, "output": [],
+        "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], **more,
+    }  # fmt: skip
+
+
+R_USAGE = {
+    "input_tokens": 7, "output_tokens": 2, "total_tokens": 9, "input_tokens_details": {"cached_tokens": 3},
+    "output_tokens_details": {"reasoning_tokens": 0},
+}  # fmt: skip
+RESPONSE_STREAM = [
+    typed("response.created", response=response("in_progress"), sequence_number=0),
+    typed(
+        "response.output_text.delta",
+        delta='a "usage" é',
+        item_id="i",
+        output_index=0,
+        content_index=0,
+        logprobs=[],
+        sequence_number=1,
+    ),
+    typed("response.completed", response=response(usage=R_USAGE), sequence_number=2),
+]
+MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None}
+M_USAGE = {"input_tokens": 4, "cache_read_input_tokens": 3, "output_tokens": 0}
+MESSAGE_STREAM = [
+    typed("message_start", message={**MESSAGE, "usage": M_USAGE}),
+    typed("content_block_start", index=0, content_block={"type": "text", "text": ""}),
+    typed("content_block_delta", index=0, delta={"type": "text_delta", "text": "hi"}),
+    typed("content_block_stop", index=0),
+    typed("message_delta", delta={"stop_reason": "end_turn", "stop_sequence": None}, usage={"output_tokens": 2}),
+    typed("message_stop"),
+]
+BODIES: dict[str, dict[str, Any]] = {
+    "responses": {"model": "m", "input": "hi", "stream": True},
+    "messages": {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "stream": True},
+}
+STREAMS = {"responses": RESPONSE_STREAM, "messages": MESSAGE_STREAM}
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+async def test_a_typed_stream_reaches_the_client_byte_for_byte_and_is_metered(
+    tmp_path: Path, path: str, size: int
+) -> None:
+    whole = b"".join(STREAMS[path])
+    parts = [whole[start : start + size] for start in range(0, len(whole), size)]
+    async with upstream(sends(*parts)) as up, gateway(tmp_path, [up.url]) as gw:
+        async with gw.session.post(f"{gw.url}/{path}", json=BODIES[path]) as answer:
+            assert await answer.read() == whole
+        for kind, count in (("prompt", 7), ("cached", 3), ("completion", 2)):
+            assert gw.metric("prime_gateway_tokens_total", model="m", kind=kind) == count
+        assert "nvext" not in up.requests[0]["body"]
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_deployment_that_fails_behind_its_preamble_is_left_for_another(tmp_path: Path, path: str) -> None:
+    stream = STREAMS[path]
+    async with upstream(breaks(stream[0])) as bad, upstream(sends(*stream)) as good:
+        async with gateway(tmp_path, [bad.url, good.url]) as gw:
+            async with gw.session.post(f"{gw.url}/{path}", json=BODIES[path]) as answer:
+                assert await answer.read() == b"".join(stream)
+        assert len(bad.requests) == 1
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("cut", [breaks, sends])
+async def test_a_typed_stream_that_just_ends_gets_an_error_event(tmp_path: Path, path: str, cut: Any) -> None:
+    stream = STREAMS[path][:2]
+    async with upstream(cut(*stream)) as up, gateway(tmp_path, [up.url]) as gw:
+        async with gw.session.post(f"{gw.url}/{path}", json=BODIES[path]) as answer:
+            body = await answer.read()
+    assert body.startswith(b"".join(stream))
+    assert body.count(b"event: error\n") == 1
+    assert json.loads(body.rsplit(b"data: ", 1)[1])["type"] == "error"
+
+
+async def test_the_sdks_read_streams_answers_and_errors(tmp_path: Path) -> None:
+    async with upstream(sends(*RESPONSE_STREAM)) as up, gateway(tmp_path, [up.url]) as gw:
+        async with openai.AsyncOpenAI(base_url=gw.url, api_key=KEY, max_retries=0) as client:
+            events = [event async for event in await client.responses.create(model="m", input="hi", stream=True)]
+            assert [event.type for event in events][-1] == "response.completed"
+            with pytest.raises(openai.BadRequestError, match="not kept"):
+                await client.responses.create(model="m", input="hi", previous_response_id="resp_0")
+    async with upstream(sends(*MESSAGE_STREAM)) as up, gateway(tmp_path, [up.url]) as gw:
+        base_url = gw.url.removesuffix("/v1")
+        async with anthropic.AsyncAnthropic(base_url=base_url, api_key=KEY, max_retries=0) as claude:
+            ask: dict[str, Any] = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
+            async with claude.messages.stream(**ask) as stream:
+                assert (await stream.get_final_message()).usage.output_tokens == 2
+            with pytest.raises(anthropic.NotFoundError):
+                await claude.messages.create(**{**ask, "model": "other"})
+        async with anthropic.AsyncAnthropic(base_url=base_url, api_key="sk-wrong", max_retries=0) as stranger:
+            with pytest.raises(anthropic.AuthenticationError):
+                await stranger.messages.create(**ask)
+
+
+UNARY = {
+    "responses": response(usage=R_USAGE),
+    "messages": {**MESSAGE, "usage": {**M_USAGE, "output_tokens": 2}},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_whole_answer_is_forwarded_as_it_is_and_metered(tmp_path: Path, path: str) -> None:
+    raw = json.dumps(UNARY[path]).encode()
+    async with upstream(answers(raw)) as up, gateway(tmp_path, [up.url]) as gw:
+        async with gw.session.post(f"{gw.url}/{path}", json={**BODIES[path], "stream": False}) as answer:
+            assert await answer.read() == raw
+        assert gw.metric("prime_gateway_tokens_total", model="m", kind="prompt") == 7
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_busy_fleet_is_a_429_in_each_dialect(tmp_path: Path, path: str) -> None:
+    async with upstream(answers(b"{}", status=529)) as up, gateway(tmp_path, [up.url]) as gw:
+        async with gw.session.post(f"{gw.url}/{path}", json=BODIES[path]) as answer:
+            assert answer.status == 429
+            error = await answer.json()
+    assert error["error"]["type"] == "rate_limit_error"
+    assert (error.get("type") == "error") is (path == "messages")
