@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from prime_inference.toolcalls.suite.cases import function
 from prime_inference.toolcalls.suite.run import STEPS, run_cases
 from prime_inference.toolcalls.suite.wire import CUT, TEXTS, wire_cases
 from tests.conformance.toolcalls.conftest import Door, Frontend
@@ -50,6 +51,31 @@ async def test_the_engine_gets_the_grammar_in_the_very_configuration_that_leaves
     assert not takes(grammar, "<tool_call>typed<arg_key>o</arg_key><arg_value>{}</arg_value></tool_call>")
     assert not takes(grammar, "<tool_call>nope</tool_call>")
     assert not takes(grammar, "text with </tool_call> in it")
+
+
+@in_session_loop
+async def test_the_engine_may_not_pad_a_raw_value_and_may_write_either_form(door: Door, raw_frontend: Frontend) -> None:
+    unit = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"]}
+    body = {"model": "glm", "messages": [{"role": "user", "content": "x"}], "tools": [function("set", unit)]}
+    async with door.running.session.post(f"{door.url}/chat/completions", json=body) as response:
+        assert response.status == 200
+    import xgrammar
+    from xgrammar.testing import _is_grammar_accept_string as takes
+
+    guided = json.loads(raw_frontend.tags_file.read_text().splitlines()[-1])
+    grammar = xgrammar.Grammar.from_ebnf(guided["grammar"])
+    for value, right in (("C", True), ("C\n", False), (" C", False)):
+        for between in ("", "\n"):
+            pair = f"{between}<arg_key>unit</arg_key>{between}<arg_value>{value}</arg_value>{between}"
+            assert takes(grammar, f"<tool_call>set{pair}</tool_call>") is right
+
+
+@in_session_loop
+async def test_calls_are_counted_by_what_they_are_worth(door: Door) -> None:
+    before = door.running.metric("prime_gateway_tool_calls_total", model="glm", verdict="Ok")
+    case = next(case for case in wire_cases() if case.id == "wire.ref-object")
+    await run_cases(door.url, "glm", [case], door.headers, concurrency=1, steps=(1,))
+    assert door.running.metric("prime_gateway_tool_calls_total", model="glm", verdict="Ok") == before + 2
 
 
 @in_session_loop
