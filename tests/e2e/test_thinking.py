@@ -18,6 +18,8 @@ from tests.support.stack import Stack, running_stack
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 NEEDED_BYTES = 9_000_000_000
+END_OF_TURN = 2
+"""SmolLM2's `<|im_end|>`."""
 UNIT = {
     "type": "object",
     "properties": {"unit": {"enum": ["C", "F"]}, "n": {"type": "boolean"}},
@@ -86,9 +88,10 @@ def test_with_the_thinking_closed_by_the_request_the_grammar_holds_from_the_firs
 
 
 def test_while_the_model_thinks_the_grammar_waits_and_the_text_is_thinking(thinking: tuple[Stack, int]) -> None:
-    choice = ask(thinking[0], max_tokens=12)
+    choice = ask(thinking[0], max_tokens=12, logit_bias={str(END_OF_TURN): -100})
     assert choice["finish_reason"] == "length"
     assert choice["message"]["reasoning_content"]
+    assert not choice["message"]["reasoning_content"].startswith("<tool_call>")
     assert not choice["message"].get("tool_calls")
     assert not choice["message"]["content"]
 

@@ -42,6 +42,15 @@ def test_the_cost_numbers_have_their_source() -> None:
     assert statistics.median(samples["request_warm"]) <= 2
 
 
+def test_what_an_event_costs_in_the_gateway_has_its_source() -> None:
+    samples = result("2026-11-30b-toolcalls-cost")["samples"]
+    with_tools, bare = (sorted(samples[name]) for name in ("event", "event_bare"))
+    p99 = [values[int(len(values) * 0.99)] for values in (with_tools, bare)]
+    assert f"{p99[0]:.3f} ms at p99 ({statistics.median(with_tools):.3f} at p50)" in PAGE
+    assert f"without tools {p99[1]:.3f} ({statistics.median(bare):.3f})" in PAGE
+    assert p99[0] <= 0.5
+
+
 def test_the_wire_numbers_have_their_source() -> None:
     rows = result("2026-11-30-toolcalls-wire", "dynamo-own-parsers.json")["rows"]
     assert f"{len({row[0] for row in rows})} wire cases" in PAGE
