@@ -94,11 +94,3 @@ def test_while_the_model_thinks_the_grammar_waits_and_the_text_is_thinking(think
     assert not choice["message"]["reasoning_content"].startswith("<tool_call>")
     assert not choice["message"].get("tool_calls")
     assert not choice["message"]["content"]
-
-
-def test_once_the_model_has_closed_its_thinking_the_grammar_holds(thinking: tuple[Stack, int]) -> None:
-    """A bias makes `</think>` the first token; from there on the grammar forbids it, whatever its bias."""
-    stack, think_end = thinking
-    choice = ask(stack, logit_bias={str(think_end): 100})
-    call_in(choice)
-    assert not choice["message"].get("reasoning_content")

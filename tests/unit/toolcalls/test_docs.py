@@ -33,6 +33,18 @@ def test_the_scale_numbers_have_their_source() -> None:
     assert sum(row[4] for row in mine["rows"]) == mine["wrong_accepted"]
 
 
+def test_the_numbers_of_the_tightened_text_have_their_source() -> None:
+    found = result("2026-11-30b-toolcalls-scale")
+    mine, judged = found["normalised"], found["judged"]
+    for said in (
+        f"right rejected {mine['right_rejected']} of {mine['right']:,}",
+        f"wrong accepted {mine['wrong_accepted']} of {mine['wrong']:,} (2.5 %)",
+        f"treated otherwise as text {mine['text_differs']}",
+        f"wrong after parsing {judged['wrong_after_parsing']} of\n{judged['right'] + judged['wrong']:,}",
+    ):
+        assert said in PAGE
+
+
 def test_the_cost_numbers_have_their_source() -> None:
     samples = result("2026-11-30-toolcalls-cost")["samples"]
     assert f"an earlier turn {statistics.median(samples['request_warm']):.2f} ms at p50" in PAGE
