@@ -46,6 +46,14 @@ test-fast: $(VENV)/.test ## tests that need no engine (a fake one stands behind 
 test-chaos: $(VENV)/.test ## three gateway replicas killed, paused and restarted under load, Valkey with Sentinel too
 	$(BIN)/python -m pytest -m chaos $(ARGS)
 
+.PHONY: soak
+soak: $(VENV)/.test ## mixed load, leaving clients and breaking deployments for SECONDS_OF_SOAK (600), memory and leases watched
+	$(BIN)/python -m tests.soak --seconds $(or $(SECONDS_OF_SOAK),600) $(ARGS)
+
+.PHONY: verify-deploy
+verify-deploy: $(VENV)/.test ## the chart alone (part of test-fast): lint, render, schemas, command lines, alerts, Dockerfiles
+	$(BIN)/python -m pytest tests/deploy tests/health tests/unit/health $(ARGS)
+
 .PHONY: test-e2e
 test-e2e: $(VENV)/.test ## tests against the real stack: vLLM prefill and decode behind Dynamo, started once
 	$(BIN)/python -m pytest -m "e2e and not gpu" $(ARGS)

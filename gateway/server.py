@@ -18,6 +18,7 @@ from fastapi import FastAPI
 
 from gateway.app import gateway_state, internal_app, public_app
 from gateway.settings import GatewaySettings
+from gateway.slow_headers import protocol_with
 from gateway.state import GatewayState
 from gateway.telemetry.logs import configure_logging
 
@@ -45,12 +46,12 @@ class Server(uvicorn.Server):
         yield
 
 
-def server_for(app: FastAPI) -> Server:
+def server_for(app: FastAPI, header_timeout_s: float) -> Server:
     return Server(
         uvicorn.Config(
             app,
             loop="none",
-            http="httptools",
+            http=protocol_with(header_timeout_s),
             lifespan="off",
             access_log=False,
             log_config=None,
@@ -94,8 +95,8 @@ async def serve(settings: GatewaySettings) -> None:
     public_socket = listen(settings.host, settings.port)
     internal_socket = listen(settings.internal_host, settings.internal_port)
     async with gateway_state(settings) as state:
-        public = server_for(public_app(state))
-        internal = server_for(internal_app(state))
+        public = server_for(public_app(state), settings.header_timeout_seconds)
+        internal = server_for(internal_app(state), settings.header_timeout_seconds)
         loop = asyncio.get_running_loop()
 
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -48,6 +48,8 @@ class GatewaySettings(BaseSettings):
     """Largest request body. A million tokens of text are about 5 MB; images in base64 are larger."""
     max_event_bytes: int = Field(default=16 * 1024 * 1024, gt=0)
     """Largest single event relayed from a deployment."""
+    header_timeout_seconds: Seconds = 10.0
+    """From a connection, or a request's first byte, to its last header; whoever is slower is cut off."""
     connect_timeout_seconds: Seconds = 2.0
     """To a Dynamo frontend. Same site, so 2 s means it is not there."""
     queue_seconds: float = Field(default=2.0, ge=0.0)

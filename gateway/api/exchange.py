@@ -17,8 +17,8 @@ class Exchange:
     body_bytes: int
 
     def failed(self, outcome: Outcome) -> None:
-        """Nothing was generated for the client: the key's tokens come back."""
-        self.gate.settle(0)
+        """Nothing was generated for the client: the key's tokens come back, unless it did not wait for them."""
+        self.gate.settle(None if outcome is Outcome.CLIENT_GONE else 0)
         self.settlement.close(outcome)
 
     def ended(self, outcome: Outcome, usage: Usage | None, timing: dict[str, object] | None, deployment: str) -> None:

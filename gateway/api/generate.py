@@ -87,6 +87,9 @@ async def _answer(state: GatewayState, request: Request, endpoint: Endpoint, set
     )
     terms = terms_of(request.headers, caller.priority, parsed.stream, state.settings)
     prompt_tokens = state.sessions.prompt_tokens(session, len(raw))
+    if model.context_tokens is not None:
+        # Images are large and few tokens.
+        prompt_tokens = min(prompt_tokens, model.context_tokens)
     applicant = Applicant(
         tenant=caller.tenant,
         kind=terms.kind,
@@ -110,7 +113,8 @@ async def _answer(state: GatewayState, request: Request, endpoint: Endpoint, set
         return await _unary(state, served, attempts, headers, exchange, presence, terms)
     except BaseException as error:
         presence.close()
-        gate.settle(0)
+        # What a client that left has used, nobody knows: else leaving would be a way around the limit.
+        gate.settle(0 if isinstance(error, Exception) and not isinstance(error, ClientGone) else None)
         if isinstance(error, ApiError):
             error.more_headers.update(gate.headers())
         raise
@@ -155,7 +159,11 @@ async def _unary(
     terms: Terms,
 ) -> Response:
     reading = attempts.unary(
-        headers, served.request.upstream_body(), reader_for(served.request), deadline=terms.deadline
+        headers,
+        served.request.upstream_body(),
+        reader_for(served.request),
+        deadline=terms.deadline,
+        deadline_is_ours=terms.deadline_is_ours,
     )
     answer = await unary(reading, presence, state.deadline_passed, terms.deadline)
     presence.close()

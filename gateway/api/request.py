@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.api.media import check_media
 from gateway.errors import InvalidRequest
 
 GATEWAY_ONLY_FIELDS = ("session_id", "nvext", "cache_salt")
@@ -84,6 +85,7 @@ def parse(raw: bytes, endpoint: Endpoint) -> GenerationRequest:
     if not isinstance(model, str) or not model:
         raise InvalidRequest("`model` must be a non-empty string.", param="model", code="missing_required_parameter")
     _check_prompt(body, endpoint)
+    check_media(body, "input" if endpoint is Endpoint.RESPONSES else "messages")
     stream = body.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise InvalidRequest("`stream` must be true or false.", param="stream", code="invalid_type")

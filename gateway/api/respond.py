@@ -75,9 +75,18 @@ async def opened(opening: Opening, presence: Presence, within_s: float) -> None:
         if opening.done():
             opening.result()
     except BaseException:
-        # Also cancelled here: nobody else would end what is opening.
+        # Also cancelled here: nobody else would end what is opening, or has just opened.
         opening.cancel()
+        if (stream := _just_opened(opening)) is not None:
+            stream.close()
+            stream.ticket.close(Ending.CLIENT_GONE)
         raise
+
+
+def _just_opened(opening: Opening) -> OpenStream | None:
+    if not opening.done() or opening.cancelled() or opening.exception() is not None:
+        return None
+    return opening.result()
 
 
 class EventStream(Response):
@@ -183,10 +192,8 @@ class EventStream(Response):
     def _close(self, outcome: Outcome) -> None:
         """Nothing here waits: we may be cancelled ourselves."""
         self._presence.close()
-        stream = self._stream
-        if stream is None and self._opening.done() and not self._opening.cancelled() and not self._opening.exception():
-            # It opened in the very moment in which the client left.
-            stream = self._opening.result()
+        # It may have opened in the very moment in which the client left.
+        stream = self._stream or _just_opened(self._opening)
         if stream is None:
             self._opening.cancel()
             self._exchange.failed(outcome)

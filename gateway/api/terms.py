@@ -19,6 +19,9 @@ ROUTED_PART = 10
 KEEPALIVE_PARTS = 2
 """A client that waits 4 s for a byte gets one after 2."""
 
+SHORTEST_KEEPALIVE_S = 0.1
+"""Whatever a client says of its patience, comments cost it and us something."""
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -29,6 +32,8 @@ class Terms:
     deadline: float
     """Monotonic: the end of the request. For an answer without a stream, the client's own read timeout counts too;
     a stream keeps the client by keep-alive comments."""
+    deadline_is_ours: bool
+    """False when it is the client's read timeout."""
     keepalive_s: float
 
 
@@ -43,12 +48,13 @@ def terms_of(
     batch = key_priority is KeyPriority.BATCH
     total_s = settings.total_timeout_seconds
     keepalive_s = settings.keepalive_seconds
+    ours = True
     read_s = _seconds(headers.get(READ_TIMEOUT_HEADER))
     if read_s is not None:
         if stream:
-            keepalive_s = min(keepalive_s, read_s / KEEPALIVE_PARTS)
-        else:
-            total_s = min(total_s, read_s)
+            keepalive_s = min(keepalive_s, max(SHORTEST_KEEPALIVE_S, read_s / KEEPALIVE_PARTS))
+        elif read_s < total_s:
+            total_s, ours = read_s, False
     if batch:
         priority, patience_s = Priority.BATCH, 0.0
     elif key_priority is KeyPriority.ROUTED:
@@ -62,6 +68,7 @@ def terms_of(
         priority=priority,
         patience_s=min(patience_s, total_s),
         deadline=now + total_s,
+        deadline_is_ours=ours,
         keepalive_s=keepalive_s,
     )
 

@@ -38,11 +38,12 @@ class Guards:
             guard = self._guards.get(site)
             if guard is None or guard.address != address:
                 started[site] = SiteGuard(site, address, self._settings, self._names_of(site), self._send_probe)
-        self._deployments = {**self._deployments, **sites}
-        self._site_of = {name: site for site, names in sites.items() for name in names}
+        self._deployments = {site: sites.get(site, ()) for site in (*self._guards, *sites)}
         await asyncio.gather(*(guard.start() for guard in started.values()))
         self._left += [self._guards[site] for site in started if site in self._guards]
         self._guards.update(started)
+        # Names that have left stay: requests with the former snapshot may still ask for them.
+        self._site_of.update({name: site for site, names in sites.items() for name in names})
 
     def of(self, site: str) -> SiteGuard:
         return self._guards[site]

@@ -8,6 +8,7 @@ or that is full is passed over; when nothing else is left, the request waits for
 """
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -142,8 +143,10 @@ class Attempts:
         read: Callable[[bytes], Whole],
         *,
         deadline: float,
+        deadline_is_ours: bool,
     ) -> UnaryAnswer:
-        """The first whole answer before `deadline` (monotonic). Raises the ApiError that the client gets."""
+        """The first whole answer before `deadline` (monotonic). Raises the ApiError that the client gets. A deployment
+        that misses the client's own deadline has done no wrong: a client in a hurry must not open its breaker."""
 
         async def begin(target: Target, answer: UpstreamAnswer, ticket: Ticket) -> UnaryAnswer:
             body = b"".join([data async for data in answer.chunks()])
@@ -154,7 +157,8 @@ class Attempts:
             ticket.close(Ending.SUCCEEDED)
             return UnaryAnswer(whole, target)
 
-        return await self._first(headers, body, begin, lambda _: deadline - time.monotonic())
+        late = Ending.FIRST_EVENT_TIMEOUT if deadline_is_ours else Ending.CLIENT_GONE
+        return await self._first(headers, body, begin, lambda _: deadline - time.monotonic(), late, deadline)
 
     async def _first(
         self,
@@ -162,13 +166,15 @@ class Attempts:
         body: bytes,
         begin: Begin[Began],
         timeout_of: Callable[[Ticket], float],
+        late: Ending = Ending.FIRST_EVENT_TIMEOUT,
+        deadline: float = math.inf,
     ) -> Began:
         failures: list[AttemptFailed] = []
         passed_over: set[str] = set()
         full: list[Target] = []
         alone = len({target.deployment.name for target in self._targets}) == 1
         waiting = [(target, self._patience_s if alone else 0.0) for target in self._targets]
-        while waiting and self.made < MAX_ATTEMPTS:
+        while waiting and self.made < MAX_ATTEMPTS and time.monotonic() < deadline:
             target, patience_s = waiting.pop(0)
             if target.deployment.name not in passed_over:
                 try:
@@ -180,7 +186,7 @@ class Attempts:
                         full.append(target)
                 else:
                     try:
-                        return await self._attempt(target, ticket, headers, body, begin, timeout_of(ticket))
+                        return await self._attempt(target, ticket, headers, body, begin, timeout_of(ticket), late)
                     except AttemptFailed as failed:
                         failures.append(failed)
             if not waiting and full and self._patience_s > 0:
@@ -197,6 +203,7 @@ class Attempts:
         body: bytes,
         begin: Begin[Began],
         timeout_s: float,
+        late: Ending,
     ) -> Began:
         """Raises AttemptFailed where another may do better. The ticket is closed unless an answer began."""
         self.made += 1
@@ -209,7 +216,7 @@ class Attempts:
                 begun = await begin(target, answer, ticket)
             ending = None
         except TimeoutError as error:
-            ending = Ending.FIRST_EVENT_TIMEOUT
+            ending = late
             self._report(target, Cause.FIRST_EVENT_TIMEOUT)
             raise AttemptFailed(Cause.FIRST_EVENT_TIMEOUT, "no first event in time") from error
         except AttemptFailed as failed:

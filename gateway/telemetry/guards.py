@@ -1,5 +1,6 @@
 """What the guards know, as metrics: read when they are scraped, so that the request path pays nothing."""
 
+import asyncio
 from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,6 +19,7 @@ class GuardCollector(Collector):
         self._guards = guards
 
     def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(f"{PREFIX}tasks", "Tasks of the event loop now.", value=_tasks())
         yield from self._of_deployments()
         yield from self._of_sites()
 
@@ -86,3 +88,11 @@ class GuardCollector(Collector):
                 for trouble in Trouble:
                     troubles.add_metric([guard.name, trouble.value], guard.valkey.troubles[trouble])
         yield from (outcomes, lost, failed, trips, troubles, drops, replicas, alone)
+
+
+def _tasks() -> int:
+    """0 when read outside of the event loop, as at registration."""
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return 0

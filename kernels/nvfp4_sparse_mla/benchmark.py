@@ -2,6 +2,9 @@
 
     python -m prime_kernels.nvfp4_sparse_mla.benchmark --output result.json --commit <hash>
 
+With `--flashmla` and the path of its library (in vLLM's wheel), FlashMLA's FP8 kernel as well, in two arrangements:
+every query token a request of its own ("flashmla"), and five to a request ("flashmla5").
+
 Every sample is one CUDA-graph replay over its launches. Warm: one set of inputs. Cold: sets in turn that together touch
 COLD_BYTES, so that no launch finds its rows in L2.
 """
@@ -18,9 +21,10 @@ from pathlib import Path
 
 import torch
 
+from ..testing.comparison import relative_l2
 from ..testing.generators import GLM_SOFTMAX_SCALE, REQUEST_QUERY_TOKENS, random_query, random_rows, request_indices
 from ..testing.timing import LAUNCHES_PER_GRAPH, graph_microseconds
-from . import library, op
+from . import flashmla, library, op
 from .plan import CLUSTER_SIZES, choose_cluster
 from .rows import FP8_ROW_BYTES, LATENT_DIM, NVFP4_ROW_BYTES
 from .writer import quantize
@@ -63,15 +67,19 @@ class Measurement:
 class Bench:
     """The caches of both formats, and the inputs of one measurement at a time."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, with_flashmla: bool = False) -> None:
         self.device = device
         self.capacity = op.prepare(device)
         self.generator = torch.Generator(device=device).manual_seed(0)
         latent, rope = random_rows(DISTINCT_ROWS, self.generator, device)
         total = CONTEXTS * CONTEXT_ROWS
         self.caches = {}
-        for row_bytes in (NVFP4_ROW_BYTES, FP8_ROW_BYTES):
-            rows = quantize(latent, rope, row_bytes)
+        for row_bytes in (NVFP4_ROW_BYTES, FP8_ROW_BYTES, *((flashmla.ROW_BYTES,) if with_flashmla else ())):
+            rows = (
+                flashmla.quantize(latent, rope)
+                if row_bytes == flashmla.ROW_BYTES
+                else quantize(latent, rope, row_bytes)
+            )
             cache = torch.empty(total // 64, 64, row_bytes, dtype=torch.uint8, device=device)
             flat = cache.view(total, row_bytes)
             for start in range(0, total, DISTINCT_ROWS):
@@ -93,6 +101,10 @@ class Bench:
         indices = self.indices(kind, tokens, topk, first_context)
         out = torch.empty(tokens, heads, LATENT_DIM, dtype=torch.bfloat16, device=self.device)
         lse = torch.empty(tokens, heads, device=self.device)
+        if path.startswith("flashmla"):
+            cache = self.caches[flashmla.ROW_BYTES]
+            sequence = REQUEST_QUERY_TOKENS if path == "flashmla5" else 1
+            return flashmla.launcher(q_latent, q_rope, cache, indices, GLM_SOFTMAX_SCALE, sequence)[0]
         if path != "staged":
             cache = self.caches[NVFP4_ROW_BYTES if path == "native" else FP8_ROW_BYTES]
             return lambda: op.decode_into(out, lse, q_latent, q_rope, cache, indices, GLM_SOFTMAX_SCALE, cluster, early)
@@ -132,6 +144,17 @@ class Bench:
             round(statistics.median(samples), 3), [round(sample, 3) for sample in samples],
         )  # fmt: skip
 
+    def flashmla_error(self, tokens: int) -> float:
+        """Relative L2 distance of FlashMLA's output to float64 attention over its own rows: is it called rightly?"""
+        q_latent, q_rope = random_query(tokens, HEADS, self.generator, self.device)
+        indices = self.indices("request", tokens, TOPK, 0)
+        cache = self.caches[flashmla.ROW_BYTES]
+        launch, out = flashmla.launcher(q_latent, q_rope, cache, indices, GLM_SOFTMAX_SCALE)
+        out.fill_(float("nan"))
+        launch()
+        expected = flashmla.reference(q_latent, q_rope, cache, indices, GLM_SOFTMAX_SCALE)
+        return relative_l2(out[:, :HEADS], expected)
+
     def copy_bytes_per_second(self) -> float:
         """Device-to-device copy, bytes read plus bytes written."""
         source = self.caches[FP8_ROW_BYTES]
@@ -166,6 +189,17 @@ def environment(device: torch.device, commit: str, module: str) -> dict[str, obj
         "commit": commit,
         "source_sha256": source_hash(),
     }
+
+
+def plan_of_flashmla(quick: bool) -> list[dict[str, object]]:
+    every: list[dict[str, object]] = []
+    for tokens in (15, 64) if quick else TOKENS:
+        for state in ("warm", "cold"):
+            every.append({"path": "flashmla", "tokens": tokens, "state": state})
+            if tokens % REQUEST_QUERY_TOKENS == 0:
+                every.append({"path": "flashmla5", "tokens": tokens, "state": state})
+    every += [{"path": path, "tokens": 15, "heads": heads} for heads in (64, 128) for path in ("flashmla", "flashmla5")]
+    return every
 
 
 def plan(quick: bool) -> list[dict[str, object]]:
@@ -212,16 +246,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--commit", default="not given")
+    parser.add_argument("--flashmla", type=Path, help="FlashMLA's library: _flashmla_C.abi3.so of a vLLM wheel")
     parser.add_argument("--quick", action="store_true", help="15 and 64 tokens only")
     arguments = parser.parse_args()
     device = torch.device("cuda")
-    bench = Bench(device)
+    if arguments.flashmla:
+        flashmla.load(arguments.flashmla)
+    bench = Bench(device, with_flashmla=bool(arguments.flashmla))
     result = environment(device, arguments.commit, "benchmark")
     result["cluster_capacity"] = list(bench.capacity)
     result["copy_bytes_per_second"] = bench.copy_bytes_per_second()
+    wanted_of_flashmla: list[dict[str, object]] = []
+    if arguments.flashmla:
+        result["flashmla_library_sha256"] = hashlib.sha256(arguments.flashmla.read_bytes()).hexdigest()
+        result["flashmla_relative_l2"] = bench.flashmla_error(15)
+        wanted_of_flashmla = plan_of_flashmla(arguments.quick)
     print(json.dumps(result, indent=1))
     measurements = []
-    for wanted in plan(arguments.quick):
+    for wanted in plan(arguments.quick) + wanted_of_flashmla:
         found = bench.measure(**wanted)  # type: ignore[arg-type]
         measurements.append(asdict(found))
         print(

@@ -44,6 +44,8 @@ def with_tier(nixl: dict[str, Any], tier: TierPlan, *, on_gpu: bool) -> dict[str
             "lmcache.mp.port": tier.server_port,
             "lmcache.mp.mq_timeout": START_WITHIN_S,
             "lmcache.mp.heartbeat_interval": HEARTBEAT_S,
+            # The gateway gives every tenant a salt; what comes past it is nobody's.
+            "prime.salt": "required",
             **(GPU_ESTIMATES if on_gpu else CPU_ESTIMATES | CPU_PATIENCE),
         },
     }

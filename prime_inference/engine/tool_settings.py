@@ -1,6 +1,6 @@
 """Worker settings for tool calls: who parses what GLM writes, and who builds the grammar. Pure.
 
-Deployed is `Parsing.GATEWAY`: Dynamo is given no parser, so that the text comes back raw, and the gateway sends the
+What `up` deploys is `Parsing.GATEWAY`: Dynamo is given no parser, so that the text comes back raw, and the gateway sends the
 grammar with each request (ADR 0401). The engine keeps its reasoning parser all the same: that is what holds the grammar
 back until the model has closed its thinking.
 """
@@ -19,7 +19,7 @@ class Parsing(StrEnum):
     NONE = "none"
     """Nothing is known of the model's tool format: no parser anywhere."""
     GATEWAY = "gateway"
-    """GLM's form, read and enforced by the gateway. What is deployed."""
+    """GLM's form, read and enforced by the gateway. What `up` deploys."""
     FRONTEND = "frontend"
     """GLM's form, read by Dynamo's parsers under Dynamo's tags, for who calls a frontend without our gateway. It loses
     what docs/toolcalls.md says it loses."""

@@ -12,7 +12,7 @@ At rho >= 1 it has no steady state, so this module answers with the growth of th
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 CHUNK_TOKENS = 256
 """Tokens in one of LMCache's chunks: its default, and the unit of every store, lookup and load here."""
@@ -50,12 +50,35 @@ class KvFormat:
     def chunk_bytes(self) -> int:
         return self.bytes_per_token * CHUNK_TOKENS
 
+    def with_unchanged(self, bytes_per_token: int) -> "KvFormat":
+        """The same rows beside another unchanged part."""
+        return replace(self, unchanged_bytes_per_token=bytes_per_token)
+
 
 GLM_5_3_FP8 = KvFormat(row_bytes=ROW_BYTES_FP8, layers=79, indexer_row_bytes=INDEXER_ROW_BYTES, indexers=22)
 """GLM-5.3 with its prediction layer: 78 + 1 layers; 21 of the 78 and the prediction layer carry an indexer."""
 
 GLM_5_3_NVFP4 = KvFormat(row_bytes=ROW_BYTES_NVFP4, layers=79, indexer_row_bytes=INDEXER_ROW_BYTES, indexers=22)
 """The same with NVFP4 rows; the indexer keeps its FP8 row."""
+
+
+def cached_tokens(pool_bytes: int, kv: KvFormat) -> int:
+    """Tokens that a pool of this size holds."""
+    return pool_bytes // kv.bytes_per_token
+
+
+def unchanged_bytes_between(one: KvFormat, tokens_of_one: int, other: KvFormat, tokens_of_other: int) -> int:
+    """Calibration: the unchanged part u, in bytes a token, with which one pool holds either count of tokens.
+
+    tokens_1 (s_1 + u) = tokens_2 (s_2 + u), s as the formats give it. ValueError where the second format is said to hold
+    more tokens than its smaller rows allow.
+    """
+    if tokens_of_other <= tokens_of_one:
+        raise ValueError(f"the other format must hold more tokens than {tokens_of_one}, got {tokens_of_other}")
+    unchanged = tokens_of_one * one.bytes_per_token - tokens_of_other * other.bytes_per_token
+    if unchanged < 0:
+        raise ValueError(f"{tokens_of_other} tokens are more tokens than the rows alone allow beside {tokens_of_one}")
+    return round(unchanged / (tokens_of_other - tokens_of_one))
 
 
 def load_seconds(tokens: int, bytes_per_token: int, bytes_per_s: float, fixed_s: float = 0.0) -> float:

@@ -3,7 +3,7 @@
     --kv-transfer-config '{"kv_connector": "TierConnector", "kv_role": "kv_both",
         "kv_connector_module_path": "prime_inference.kv.connector",
         "kv_connector_extra_config": {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": 5555,
-            "prime.gate.bytes_per_s": 10.8e9, "prime.gate.prefill_tokens_per_s": 53000}}'
+            "prime.gate.bytes_per_s": 10.8e9, "prime.gate.prefill_tokens_per_s": 53000, "prime.salt": "required"}}'
 
 Everything that moves KV is LMCache's. This class decides, on the scheduler's side, whether LMCache is asked at all, up
 to where, and how long an answer is waited for:
@@ -11,6 +11,7 @@ to where, and how long an answer is waited for:
 - what the engine's own prefix cache covers is never looked up, so never fetched for nothing
 - a prompt that is computed sooner than loaded is not looked up either
 - a lookup not answered by its deadline is given up; when its answer comes after all, the locks it took are released
+- a request without a cache salt is kept out of the tier, unless `prime.salt` is `shared` (salt.py)
 - no call to LMCache's server is waited for longer than `prime.server.answer_within_s` (server_health.py says why)
 
 Tokens that the engine's own cache holds count as stored: they were offered to the tier when they were computed.
@@ -39,6 +40,8 @@ from prime_inference.kv.gate.estimates import PrefillEstimate, TierEstimate
 from prime_inference.kv.gate.gate import LoadGate
 from prime_inference.kv.gate.plans import LoadPlans, Step
 from prime_inference.kv.metrics import TierPromMetrics, TierStats
+from prime_inference.kv.salt import SETTING as SALT
+from prime_inference.kv.salt import SaltRule, lawful, parse_rule
 from prime_inference.kv.server_watch import ServerWatch, guard_scheduler, guard_worker
 
 log = logging.getLogger("vllm.prime_inference.tier")  # vLLM's processes have a handler for the name vllm only
@@ -60,6 +63,9 @@ SHORTEST_STEP_TOKENS = CHUNK_TOKENS
 
 REPORT_EVERY_S = 60.0
 
+NEVER_STORE = 1 << 62
+"""As many tokens count as stored already."""
+
 
 class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships no types
     def __init__(
@@ -80,6 +86,7 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
     def _begin(self, extra: dict[str, Any], bytes_per_token: int) -> None:
         now = time.monotonic()
         self._plans = build_plans(extra, bytes_per_token, now)
+        self._salt_rule = parse_rule(extra.get(SALT))
         self._answer_within_s = answer_within_s(extra)
         self._watches = list[ServerWatch]()
         self._losses_told = 0
@@ -91,6 +98,10 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         tracker = self._get_or_create_request_tracker(request)
+        if not request.cache_salt and self._salt_rule is SaltRule.REQUIRED:
+            tracker.num_stored_tokens = NEVER_STORE
+            return 0, False
+        tracker.cache_salt = lawful(tracker.cache_salt)
         waiting = tracker.state is LMCacheMPRequestState.PREFETCHING
         if not waiting or request.status == RequestStatus.PREEMPTED:
             return self._ask_lmcache(request, num_computed_tokens)
@@ -251,9 +262,10 @@ def server_of_rank(extra: dict[str, Any], adapter: Any) -> str:
 
 def answer_within_s(extra: dict[str, Any]) -> float:
     """`prime.server.answer_within_s`. Raises ValueError for it and for any other key of ours that nobody reads."""
-    unknown = [key for key in extra if key.startswith("prime.") and not key.startswith(SETTINGS_PREFIX)]
-    if unknown not in ([], [ANSWER_WITHIN]):
-        raise ValueError(f"unknown key {unknown[0]}; allowed: {ANSWER_WITHIN} and {SETTINGS_PREFIX}*")
+    ours = {key for key in extra if key.startswith("prime.") and not key.startswith(SETTINGS_PREFIX)}
+    unknown = sorted(ours - {ANSWER_WITHIN, SALT})
+    if unknown:
+        raise ValueError(f"unknown key {unknown[0]}; allowed: {ANSWER_WITHIN}, {SALT} and {SETTINGS_PREFIX}*")
     value = extra.get(ANSWER_WITHIN, ANSWER_WITHIN_S)
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ValueError(f"{ANSWER_WITHIN} must be a positive number, got {value!r}")

@@ -129,6 +129,7 @@ def _frontend(plan: StackPlan) -> ProcessSpec:
         *("--router-session-affinity-mode", "soft"),
         *("--router-session-affinity-ttl-secs", str(AFFINITY_TTL_S)),
         *("--migration-limit", str(MIGRATION_LIMIT)),
+        "--enable-anthropic-api",
     )
     environment = {
         **plan.inherited,

@@ -83,6 +83,8 @@ def _server(ports: TierPorts, inherited: dict[str, str], nice: int) -> ProcessSp
         *("--http-port", str(ports.server_http)),
         *("--chunk-size", str(CHUNK_TOKENS)),
         *("--supported-transfer-mode", "auto"),
+        # Collision-resistant: equal hashes of two prompts would be one tenant's answer given to another.
+        *("--hash-algorithm", "blake3"),
         *("--l1-size-gb", str(L1_GIB)),
         *("--eviction-policy", "LRU"),
         # LMCache's default forgets what came from L2 once it was read: the next hit would fetch it again.

@@ -47,6 +47,12 @@ def slack(troubles: int) -> int:
     return min(troubles, LIMIT)
 
 
+def lags(fleet: Fleet) -> float:
+    """Seconds that a report, a push or a poll and the answer may be late because nobody ran: a few milliseconds each on
+    a machine that is free."""
+    return 4 * fleet.lag_s
+
+
 async def hold_all(fleet: Fleet, replica: int, count: int) -> list[asyncio.Task[Try]]:
     """`count` long streams through one replica, all of them running."""
     before = sum(len(fake.real()) for fake in fleet.fakes)
@@ -89,7 +95,7 @@ async def test_a_killed_replica_gives_its_capacity_back_within_five_seconds(tmp_
             assert time.monotonic() - killed < 15
         back_s = time.monotonic() - killed
         print(f"capacity back {back_s:.1f} s after kill -9")
-        assert back_s < 5.5 + fake.seconds
+        assert back_s < 5.0 + fake.seconds + lags(fleet)
         finals = await fleet.load(clients=15, seconds=2)
         fleet.judge_nothing_lost_or_doubled(finals)
         del fleet.replicas[0]
@@ -123,11 +129,16 @@ async def test_a_replica_paused_past_its_lease_admits_nothing_until_the_sum_fits
         assert fake.most_at_once(after) <= LIMIT + slack(await fleet.valkey_troubles())
 
 
-@pytest.mark.parametrize("trouble", ["killed", "paused"])
+PLENTY = 60
+
+
+@pytest.mark.parametrize(
+    ("trouble", "limit"), [("killed", LIMIT), ("paused", LIMIT), ("killed", PLENTY), ("paused", PLENTY)]
+)
 async def test_valkey_in_trouble_costs_a_tenth_of_a_second_and_no_request(
-    tmp_path: Path, own_site: SentinelSite, trouble: str
+    tmp_path: Path, own_site: SentinelSite, trouble: str, limit: int
 ) -> None:
-    async with fleet_of(tmp_path, own_site, limit=LIMIT) as fleet:
+    async with fleet_of(tmp_path, own_site, limit=limit) as fleet:
         await asyncio.sleep(SETTLED_S)
         calm = await fleet.load(clients=9, seconds=2)
         began = time.monotonic()
@@ -144,11 +155,12 @@ async def test_valkey_in_trouble_costs_a_tenth_of_a_second_and_no_request(
         p99 = [times[int(len(times) * 0.99)] for times in (before, during)]
         most = [fake.most_at_once(began) for fake in fleet.fakes]
         print(f"Valkey {trouble}: {len(finals)} answered; from client to deployment p99 {p99[0]:.0f} ms before, ")
-        print(f"{p99[1]:.0f} ms during, longest {during[-1]:.0f} ms; at most {most} at once of {LIMIT} each")
+        print(f"{p99[1]:.0f} ms during, longest {during[-1]:.0f} ms; at most {most} at once of {limit} each")
         # On top of what ran before come the shares; traffic is spread evenly here, so that is the limit again.
-        assert max(most) <= 2 * LIMIT
-        # Waiting in line for capacity is no overhead of Valkey's: judged is the middle of them.
-        assert during[len(during) // 2] - before[len(before) // 2] < 100
+        assert max(most) <= 2 * limit
+        if limit == PLENTY:
+            # Where nobody waits in line for capacity, what is added is Valkey's trouble alone.
+            assert p99[1] - p99[0] < 100 + 1000 * lags(fleet)
 
 
 @pytest.mark.parametrize("mode", [Mode.HANG, Mode.GARBAGE])
@@ -164,7 +176,8 @@ async def test_a_broken_deployment_is_left_by_all_replicas_within_a_second_and_f
         fleet.judge_nothing_lost_or_doubled(finals)
         # The fifth failure trips it: a hanging one fails when its first event is due, a second after it came.
         fifth = sorted(each.ended for each in bad.real(broken))[4]
-        late = [each for each in bad.real(fifth + 1.0)]
+        late = bad.real(fifth + 1.0 + lags(fleet))
+        print(f"(longest lag {fleet.lag_s * 1000:.0f} ms)")
         print(
             f"{mode}: {len(finals)} answered; {len(bad.real(broken))} reached it, {len(late)} a second after the fifth"
         )
@@ -192,7 +205,8 @@ async def test_a_deployment_that_dies_in_mid_stream_costs_error_events_and_never
         arrived = {each.request_id for each in bad.real()}
         print(f"{len(finals)} requests, {len(told)} ended with an error event, {len(arrived)} reached the dying one")
         assert {each.request_id for each in told} == arrived
-        assert len(told) < len(finals) / 4, "the breaker did not open"
+        fifth = sorted(each.ended for each in bad.real())[4]
+        assert bad.real(fifth + 1.0 + lags(fleet)) == [], "the breaker did not open everywhere"
 
 
 async def test_a_busy_deployment_is_passed_over_and_its_breaker_stays_closed(
@@ -202,7 +216,7 @@ async def test_a_busy_deployment_is_passed_over_and_its_breaker_stays_closed(
         busy, _ = fleet.fakes
         busy.mode = Mode.BUSY
         fleet.judge_nothing_lost_or_doubled(await fleet.load(clients=6, seconds=2))
-        assert len(busy.real()) > 20
+        assert len(busy.real()) > 5, "five failures in a row would have opened it"
         assert not [each for each in busy.arrivals if each.is_probe]
         for fake in fleet.fakes:
             fake.mode = Mode.BUSY
@@ -223,8 +237,8 @@ async def test_draining_a_deployment_under_load_costs_no_client_anything(tmp_pat
         assert {each.end for each in fleet.tries} == {End.COMPLETE}
         last = max(each.started for each in leaving.real()) - drained
         print(f"{len(finals)} answered; the last request came to it {last:.2f} s after the file was written")
-        assert last < 1.0
-        assert len(leaving.real()) > 10
+        assert last < 1.0 + lags(fleet)
+        assert leaving.real()
 
 
 async def test_a_rolling_restart_under_load_cuts_no_stream(tmp_path: Path, site: SentinelSite) -> None:

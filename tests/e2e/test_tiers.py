@@ -25,6 +25,10 @@ HEALED_WITHIN_S = 240.0
 ANSWERED_WITHIN_S = 60.0
 """An answer beside a killed process; computing such a prompt takes 2 to 10 s here."""
 
+ANSWER_TOKENS = 6
+"""Further on this small model hesitates between numbers: computing 262 tokens behind a loaded prefix rounds bfloat16 otherwise
+than computing all 1,286 at once, and once in three prompts the twelfth token was another."""
+
 SENTENCES = (
     "The night watch counted {0} ships and {1} lamps before the bells of the old harbour rang.",
     "In the ledger of house {0} the clerk wrote {1} barrels of salt, and nobody asked him why.",
@@ -40,7 +44,8 @@ class Asked:
 
 
 def prompt(name: str) -> str:
-    """About 1,300 tokens, different from the first ones on, with a number hidden in the middle."""
+    """About 1,300 tokens, different from the first ones on. At this length the model finds the secret number in none of three
+    prompts, cold or not, so answers are compared as text."""
     seed = sum(name.encode()) * 7919
     lines = [SENTENCES[n % 3].format(seed % (97 + n), (seed + 31 * n) % 89) for n in range(48)]
     lines.insert(24, f"Remember this: the secret number of {name} is {seed % 9000 + 1000}.")
@@ -61,7 +66,7 @@ def asked() -> Asked:
 
 
 def ask(stack: Stack, name: str, timeout_s: float = ANSWERED_WITHIN_S) -> tuple[str, int]:
-    answer = stack.chat(prompt(name), timeout_s=timeout_s, max_tokens=12, temperature=0)
+    answer = stack.chat(prompt(name), timeout_s=timeout_s, max_tokens=ANSWER_TOKENS, temperature=0)
     body = answer.raise_for_status().json()
     return body["choices"][0]["message"]["content"], body["usage"]["prompt_tokens_details"]["cached_tokens"]
 

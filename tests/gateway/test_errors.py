@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.gateway import gateway
-from tests.support.upstream import hangs, upstream
+from tests.support.upstream import answers, hangs, upstream
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -94,3 +94,23 @@ async def test_a_draining_replica_is_not_ready_and_asks_to_be_retried(tmp_path: 
         async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT) as response:
             assert response.status == 503
             assert response.headers["x-should-retry"] == "true"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nx-slow: "])
+async def test_a_client_that_sends_its_headers_slowly_is_cut_off(tmp_path: Path, sent: bytes) -> None:
+    async with gateway(tmp_path, ["http://127.0.0.1:9"], header_timeout_seconds=0.3) as gw:
+        host, port = gw.url.removeprefix("http://").removesuffix("/api/v1").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(sent)
+        async with asyncio.timeout(3):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_request_that_lasts_longer_than_headers_may_take_is_not_cut_off(tmp_path: Path) -> None:
+    async with upstream(answers(b'{"choices":[{"finish_reason":"stop"}]}', pause_s=0.6)) as up:
+        async with gateway(tmp_path, [up.url], header_timeout_seconds=0.2) as gw:
+            for _ in range(2):
+                async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT) as response:
+                    assert response.status == 200
+                await asyncio.sleep(0.3)

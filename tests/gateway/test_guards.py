@@ -283,3 +283,47 @@ async def test_random_aborts_leave_no_lease_no_connection_and_no_task(tmp_path: 
                 while len(asyncio.all_tasks()) > before + 5:
                     await asyncio.sleep(0.05)
             assert gw.state.settlements == 0
+
+
+async def test_a_client_in_a_hurry_opens_no_breaker_and_touches_no_other_deployment(tmp_path: Path) -> None:
+    async with (
+        upstream(hangs()) as one,
+        upstream(answers(UNARY)) as other,
+        gateway(tmp_path, [one.url, other.url]) as gw,
+    ):
+        for _ in range(8):
+            assert (await status_of(gw, CHAT, **{"x-stainless-read-timeout": "0.05"}))[0] == 504
+        assert other.requests == []
+        assert gw.metric("prime_gateway_breaker_state", deployment="d0", state="closed") == 1
+
+
+async def test_requests_go_on_while_deployments_and_sites_come_move_and_go(tmp_path: Path) -> None:
+    async with (
+        upstream(answers(UNARY)) as one,
+        upstream(answers(UNARY)) as other,
+        gateway(tmp_path, [one.url, other.url], reload_seconds=0.02) as gw,
+    ):
+        path = tmp_path / "fleet.yaml"
+        fleet = yaml.safe_load(path.read_text())
+        both = fleet["deployments"]
+        done = asyncio.Event()
+
+        async def client() -> None:
+            while not done.is_set():
+                assert (await status_of(gw))[0] == 200
+
+        clients = [asyncio.create_task(client()) for _ in range(3)]
+        for turn in range(6):
+            left = both[turn % 2]
+            fleet["deployments"] = [{**left, "site": f"site-{turn}"}]
+            fleet["models"][0]["deployments"] = [left["name"]]
+            path.write_text(yaml.safe_dump(fleet))
+            async with asyncio.timeout(5):
+                while gw.metric("prime_gateway_file_reloads_total", result="taken") <= turn:
+                    await asyncio.sleep(0.01)
+            async with gw.session.get(f"{gw.internal_url}/metrics") as response:
+                lines = (await response.text()).splitlines()
+            series = [line.rsplit(" ", 1)[0] for line in lines if not line.startswith("#")]
+            assert len(series) == len(set(series))
+        done.set()
+        await asyncio.gather(*clients)

@@ -57,7 +57,8 @@ async def gateway(
     async with gateway_state(GatewaySettings.model_validate(values)) as state:
         sockets = [listen("127.0.0.1", 0), listen("127.0.0.1", 0)]
         urls = [f"http://127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-        servers = [server_for(public_app(state)), server_for(internal_app(state))]
+        header_timeout_s = state.settings.header_timeout_seconds
+        servers = [server_for(app, header_timeout_s) for app in (public_app(state), internal_app(state))]
         tasks = [asyncio.create_task(server.serve([s])) for server, s in zip(servers, sockets, strict=True)]
         headers = {"authorization": f"Bearer {KEY}"}
         try:

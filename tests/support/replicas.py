@@ -30,6 +30,7 @@ from tests.valkey_server import PRIMARY_NAME, SentinelSite
 
 KEY = "sk-chaos"
 START_S = 60.0
+LAG_LOOK_S = 0.02
 EVENTS = 5
 
 
@@ -70,6 +71,9 @@ class Fake:
         try:
             await request.read()
             return await self._answer(request, arrival)
+        except ConnectionError:
+            # Its caller has left while it wrote.
+            return web.Response()
         finally:
             arrival.ended = min(arrival.ended, time.monotonic())
 
@@ -136,6 +140,11 @@ class Replica:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def launch(self) -> None:
         with self._log.open("ab") as log:
@@ -204,6 +213,14 @@ class Fleet:
     session: aiohttp.ClientSession
     limit: int
     tries: list[Try] = field(default_factory=list)
+    lag_s: float = 0.0
+    """The longest that this process was kept from its turn: on a crowded machine the replicas are, too."""
+
+    async def watch_lag(self) -> None:
+        while True:
+            due = time.monotonic() + LAG_LOOK_S
+            await asyncio.sleep(LAG_LOOK_S)
+            self.lag_s = max(self.lag_s, time.monotonic() - due)
 
     def write(self, draining: Iterable[str] = ()) -> None:
         write_fleet(self.folder, self.fakes, self.limit, self._site, draining)
@@ -345,4 +362,9 @@ async def fleet_of(
             replica.launch()
             stack.callback(replica.close)
         await asyncio.gather(*(replica.ready(session) for replica in processes))
-        yield Fleet(folder, fakes, processes, session, limit, _site=site)
+        fleet = Fleet(folder, fakes, processes, session, limit, _site=site)
+        watching = asyncio.create_task(fleet.watch_lag())
+        try:
+            yield fleet
+        finally:
+            watching.cancel()

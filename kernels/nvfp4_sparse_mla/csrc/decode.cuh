@@ -25,13 +25,14 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kMaxCluster = 8;       // the largest portable one
 constexpr int kValuePitch = 2 * kLatentDim + 16;  // bytes; the odd 16 keeps stores and ldmatrix free of bank conflicts
 constexpr int kWeightPitch = 2 * kStageKeys + 16;
-constexpr int kBlocks = kLatentDim / 8;           // 8-dim blocks, what the merge deals out over the cluster
-constexpr int kBlockBytes = kHeads * 8 * 4;
+constexpr int kUnits = kLatentDim / 16;           // of 16 dims, what the merge deals out over the cluster
+constexpr int kUnitBytes = kHeads * 16 * 2;
+constexpr int kGroupStages = 32 / kGatherRows;    // stages whose indices a gather warp holds, one a lane
 constexpr int kStatsBytes = kHeads * 2 * 4;       // maximum and sum of each head, as 8 x (max g, max g+8, sum g, sum g+8)
 constexpr float kNoKey = -1e30f;     // maximum of no keys; finite, so that differences of two are 0, not NaN
-// Registers a thread: 128 for all at the start; gather warps hand 48 each to the key warps, twice as many.
-constexpr int kKeyRegisters = 152;
-constexpr int kGatherRegisters = 80;
+// Registers a thread: 128 for all at the start; gather warps hand 64 each to the key warps, twice as many.
+constexpr int kKeyRegisters = 160;
+constexpr int kGatherRegisters = 64;
 
 template <class Rows>
 struct Shared {
@@ -50,9 +51,12 @@ struct Shared {
   static constexpr int kValuesFull = kRawEmpty + 8 * Rows::kSlots;  // [pairs]
   static constexpr int kValuesEmpty = kValuesFull + 8 * kPairs;    // [pairs]
   static constexpr int kMergeFull = kValuesEmpty + 8 * kPairs;
-  static constexpr int kBytes = kMergeFull + 8;
+  static constexpr int kQueryRead = kMergeFull + 8;
+  static constexpr int kBytes = kQueryRead + 8;
   static constexpr int kMailbox = kRaw;  // partial outputs land on the ring once every CTA is done with it
-  static_assert(((kBlocks + kMaxCluster) * kBlockBytes) <= Rows::kSlots * kSlotBytes, "the mailbox must fit the ring");
+  static constexpr int kQuery = kValues + (kPairs - 1) * kValueTile;  // the last value tile, before its first use
+  static_assert(kQueryBytes <= kValueTile, "the query must fit a value tile");
+  static_assert(((kUnits + kMaxCluster) * kUnitBytes) <= Rows::kSlots * kSlotBytes, "the mailbox must fit the ring");
   static_assert(kBytes <= 232448, "sm_90 gives a CTA 227 KiB");
 };
 
@@ -63,41 +67,48 @@ struct Work {
 // ---- key warps ----
 
 template <class Rows, bool kHalf>
-__device__ inline void key_warp(const PrimeDecode& args, const Work& work, const RawQuery& raw_query, uint32_t smem, int warp,
+__device__ inline void key_warp(const PrimeDecode& args, const Work& work, const RawQuery<kHalf>& raw_query, uint32_t smem, int warp,
                                 int lane) {
   using S = Shared<Rows>;
   const int g = lane / 4, c = lane % 4;
   const int pair = warp / 2, dim_half = warp % 2;  // dim_half also names the 16 keys whose softmax this warp does
+  raw_query.template convert<Rows>(smem + S::kQuery, args.softmax_scale, warp, lane);
+  named_barrier_sync<32 * kKeyWarps>(1 + kPairs);
   QueryFragments query;
-  query.convert<Rows, kHalf>(raw_query, args.softmax_scale);
+  query.load(smem + S::kQuery, dim_half, lane);
+  warp_arrive(smem + S::kQueryRead, lane);
 
+  // Tile n holds keys 8 (n ^ 2 dim_half) and on: so the first two are a warp's own, whichever half it has.
+  uint32_t first_key[2] = {uint32_t(16 * dim_half + g), uint32_t(16 * (1 - dim_half) + g)};
   const uint32_t exchange = smem + S::kExchange + pair * 2048 + 16 * lane;
-  const uint32_t out = smem + S::kValues + pair * S::kValueTile + g * kValuePitch + 512 * dim_half + 32 * c;
+  const uint32_t values = smem + S::kValues + pair * S::kValueTile + 512 * dim_half + 32 * c;
+  const uint32_t out[2] = {values + first_key[0] * kValuePitch, values + first_key[1] * kValuePitch};
   for (int stage = pair; stage < work.stages; stage += kPairs) {
     const int slot = stage % Rows::kSlots;
     barrier_wait(smem + S::kRawFull + 8 * slot, (stage / Rows::kSlots) & 1);
-    barrier_wait(smem + S::kValuesEmpty + 8 * pair, ((stage / kPairs) & 1) ^ 1);
-    const uint32_t raw = smem + S::kRaw + slot * S::kSlotBytes + g * Rows::kBytes;
+    const uint32_t ring = smem + S::kRaw + slot * S::kSlotBytes;
+    const uint32_t raw[2] = {ring + first_key[0] * Rows::kBytes, ring + first_key[1] * Rows::kBytes};
 
     // The next chunk's loads come before this chunk's stores: the compiler may not move a load over a store.
     float score[4][4] = {};
+    uint32_t selected = 0;
     typename Rows::Packed packed[4], next[4];
     uint2 rope[4];
     typename Rows::Scales scales[4];
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      packed[n] = Rows::fetch(raw + 8 * n * Rows::kBytes, 4 * dim_half, c);
-      scales[n] = Rows::fetch_scales(raw + 8 * n * Rows::kBytes, dim_half, c);
+      packed[n] = Rows::fetch(raw[n / 2] + 8 * (n % 2) * Rows::kBytes, 4 * dim_half, c);
+      scales[n] = Rows::fetch_scales(raw[n / 2] + 8 * (n % 2) * Rows::kBytes, dim_half, c);
     }
 #pragma unroll
     for (int chunk = 0; chunk < 4; ++chunk) {
       if (chunk < 3) {
 #pragma unroll
-        for (int n = 0; n < 4; ++n) next[n] = Rows::fetch(raw + 8 * n * Rows::kBytes, 4 * dim_half + chunk + 1, c);
+        for (int n = 0; n < 4; ++n) next[n] = Rows::fetch(raw[n / 2] + 8 * (n % 2) * Rows::kBytes, 4 * dim_half + chunk + 1, c);
       } else {
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
-          rope[n] = load_shared_v2(raw + 8 * n * Rows::kBytes + Rows::kRope + 32 * dim_half + 8 * c);
+          rope[n] = load_shared_v2(raw[n / 2] + 8 * (n % 2) * Rows::kBytes + Rows::kRope + 32 * dim_half + 8 * c);
         }
       }
       uint32_t v[4][8];
@@ -105,6 +116,10 @@ __device__ inline void key_warp(const PrimeDecode& args, const Work& work, const
       for (int n = 0; n < 4; ++n) {
         Rows::unpack(packed[n], scales[n], chunk, v[n]);
         packed[n] = next[n];
+      }
+      if (chunk == 3) {  // the stage's bytes are in registers
+        selected = load_shared_u16(smem + S::kSelected + 4 * slot + 2 * dim_half);
+        warp_arrive(smem + S::kRawEmpty + 8 * slot, lane);
       }
       // Four chains of dependent products side by side: one alone would wait 33 cycles at each link.
 #pragma unroll
@@ -114,10 +129,14 @@ __device__ inline void key_warp(const PrimeDecode& args, const Work& work, const
           multiply_add(score[n], query.latent[chunk][step], v[n][2 * step], v[n][2 * step + 1]);
         }
       }
+      if (chunk == 0) {  // as late as it can be: the value warps may still be at work on the tile
+        barrier_wait(smem + S::kValuesEmpty + 8 * pair, ((stage / kPairs) & 1) ^ 1);
+        if (stage == kPairs - 1) barrier_wait(smem + S::kQueryRead, 0);
+      }
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        store_shared(out + 8 * n * kValuePitch + 128 * chunk, v[n][0], v[n][1], v[n][2], v[n][3]);
-        store_shared(out + 8 * n * kValuePitch + 128 * chunk + 16, v[n][4], v[n][5], v[n][6], v[n][7]);
+        store_shared(out[n / 2] + 8 * (n % 2) * kValuePitch + 128 * chunk, v[n][0], v[n][1], v[n][2], v[n][3]);
+        store_shared(out[n / 2] + 8 * (n % 2) * kValuePitch + 128 * chunk + 16, v[n][4], v[n][5], v[n][6], v[n][7]);
       }
     }
     uint32_t positional[4][4];
@@ -134,24 +153,11 @@ __device__ inline void key_warp(const PrimeDecode& args, const Work& work, const
       }
     }
 
-    // Half scores to whole scores: keep two n-tiles, hand over the other two.
-    float x[2][4];
+    // Half scores to whole scores: keep the first two tiles, hand over the others.
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      float other[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float low = score[n][i] * query.factor[i / 2], high = score[n + 2][i] * query.factor[i / 2];
-        x[n][i] = dim_half ? high : low;
-        other[i] = dim_half ? low : high;
-      }
-      store_shared(exchange + 1024 * dim_half + 512 * n, other);
-    }
+    for (int n = 0; n < 2; ++n) store_shared(exchange + 1024 * dim_half + 512 * n, score[n + 2]);
     named_barrier_sync<64>(1 + pair);
-    const uint32_t selected = load_shared_u16(smem + S::kSelected + 4 * slot + 2 * dim_half);
-    __syncwarp();
-    if (lane == 0) barrier_arrive(smem + S::kRawEmpty + 8 * slot);
-    float maximum[2] = {kNoKey, kNoKey}, sum[2] = {0.0f, 0.0f};
+    float x[2][4], maximum[2] = {kNoKey, kNoKey}, sum[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const float4 other = load_shared_f4(exchange + 1024 * (1 - dim_half) + 512 * n);
@@ -159,7 +165,7 @@ __device__ inline void key_warp(const PrimeDecode& args, const Work& work, const
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const bool on = (selected >> (8 * n + 2 * c + i % 2)) & 1;
-        x[n][i] = on ? x[n][i] + add[i] : -INFINITY;
+        x[n][i] = on ? (score[n][i] + add[i]) * query.factor[i / 2] : -INFINITY;
         maximum[i / 2] = fmaxf(maximum[i / 2], x[n][i]);
       }
     }
@@ -188,8 +194,7 @@ __device__ inline void key_warp(const PrimeDecode& args, const Work& work, const
       const float stats[4] = {maximum[0], maximum[1], sum[0], sum[1]};
       store_shared(smem + S::kStats + (pair * kTiles + dim_half) * kStatsBytes + 16 * g, stats);
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(smem + S::kValuesFull + 8 * pair);
+    warp_arrive(smem + S::kValuesFull + 8 * pair, lane);
   }
 }
 
@@ -203,48 +208,61 @@ __device__ inline uint32_t row_unit(const PrimeCache& cache, int row) {
   return block * uint32_t(cache.block_stride >> 4) + within * uint32_t(cache.row_stride >> 4);
 }
 
-// The row that a lane looks after in a stage, or -1: lanes 0-7 of gather warp w have rows 8w to 8w + 7.
-__device__ inline int gather_index(const PrimeDecode& args, const Work& work, int stage, int warp, int lane) {
-  const int position = (work.first_stage + stage) * kStageKeys + kGatherRows * warp + lane;
-  if (lane >= kGatherRows || stage >= work.stages || position >= args.topk) return -1;
+// The row that a lane looks after in a group of four stages, or -1: of each, gather warp w has rows 8w to 8w + 7. One
+// load serves four stages: a load a stage would make every stage wait for an index to arrive.
+__device__ inline int gather_index(const PrimeDecode& args, const Work& work, int group, int warp, int lane) {
+  const int stage = kGroupStages * group + lane / kGatherRows;
+  const int position = (work.first_stage + stage) * kStageKeys + kGatherRows * warp + lane % kGatherRows;
+  if (stage >= work.stages || position >= args.topk) return -1;
   return __ldg(args.indices + work.token * args.indices_stride + position);
 }
 
+// Rows of the first two groups; on their way while barriers are set up.
+struct FirstRows {
+  int row = -1, next_row = -1;
+};
+
 template <class Rows>
-__device__ inline void gather_warp(const PrimeDecode& args, const Work& work, uint32_t smem, int warp, int lane, int row) {
+__device__ inline void gather_warp(const PrimeDecode& args, const Work& work, uint32_t smem, int warp, int lane,
+                                   FirstRows rows) {
   using S = Shared<Rows>;
-  constexpr int kUnits = Rows::kBytes / 16;  // of a row: 22 or 36
-  constexpr int kWide = kUnits < 32 ? kUnits : 32;
-  constexpr int kRest = kUnits - kWide;      // what a 32-lane copy leaves of a row; one more copy takes it of all rows
+  constexpr int kUnits16 = Rows::kBytes / 16;  // of a row: 22 or 36
+  constexpr int kWide = kUnits16 < 32 ? kUnits16 : 32;
+  constexpr int kRest = kUnits16 - kWide;      // what a 32-lane copy leaves of a row; one more copy takes it of all rows
   static_assert(kRest * kGatherRows <= 32, "the rests of a warp's rows fit one copy");
+  uint32_t unit = 0, mask = 0;
   for (int stage = 0; stage < work.stages; ++stage) {
+    const int within_group = stage % kGroupStages;
+    if (within_group == 0) {
+      const bool selected = rows.row >= 0 && rows.row < args.cache.rows;
+      unit = row_unit(args.cache, selected ? rows.row : 0);
+      mask = __ballot_sync(0xFFFFFFFFu, selected);
+      rows.row = rows.next_row;
+      rows.next_row = gather_index(args, work, stage / kGroupStages + 2, warp, lane);
+    }
     const int slot = stage % Rows::kSlots;
-    const int next_row = gather_index(args, work, stage + 1, warp, lane);
-    const bool selected = row >= 0 && row < args.cache.rows;
-    const uint32_t unit = row_unit(args.cache, selected ? row : 0);
-    const uint32_t mask = __ballot_sync(0xFFFFFFFFu, selected);
+    const uint32_t stage_mask = mask >> (kGatherRows * within_group);
     barrier_wait(smem + S::kRawEmpty + 8 * slot, ((stage / Rows::kSlots) & 1) ^ 1);
     const uint32_t out = smem + S::kRaw + slot * S::kSlotBytes + kGatherRows * warp * Rows::kBytes;
 #pragma unroll
     for (int key = 0; key < kGatherRows; ++key) {
-      const uint32_t start = __shfl_sync(0xFFFFFFFFu, unit, key);
+      const uint32_t start = __shfl_sync(0xFFFFFFFFu, unit, kGatherRows * within_group + key);
       if (lane < kWide) {
-        copy_16(out + key * Rows::kBytes + 16 * lane, args.cache.base + 16ull * (start + lane), (mask >> key) & 1 ? 16 : 0);
+        copy_16(out + key * Rows::kBytes + 16 * lane, args.cache.base + 16ull * (start + lane), (stage_mask >> key) & 1 ? 16 : 0);
       }
     }
     if constexpr (kRest > 0) {
       const int key = lane / kRest, within = kWide + lane % kRest;
-      const uint32_t start = __shfl_sync(0xFFFFFFFFu, unit, key);
+      const uint32_t start = __shfl_sync(0xFFFFFFFFu, unit, kGatherRows * within_group + key);
       copy_16(out + key * Rows::kBytes + 16 * within, args.cache.base + 16ull * (start + within),
-              (mask >> key) & 1 ? 16 : 0);
+              (stage_mask >> key) & 1 ? 16 : 0);
     }
     const uint32_t full = smem + S::kRawFull + 8 * slot;
     if (lane == 0) {
-      store_shared_u8(smem + S::kSelected + 4 * slot + warp, mask);
+      store_shared_u8(smem + S::kSelected + 4 * slot + warp, stage_mask);
       barrier_arrive(full);
     }
     barrier_arrive_after_copies(full);
-    row = next_row;
   }
 }
 
@@ -326,7 +344,8 @@ __device__ inline void accumulate(Partial& partial, const ValueAddresses& at, in
   }
 }
 
-// Sends each 8-dim block to the CTA that merges it, and this CTA's maxima and sums to all.
+// Sends each unit of 16 dims to the CTA that merges it, and this CTA's maxima and sums to all. What crosses is the
+// CTA's own weighted mean, which lies within its values' range and so fits fp16 in true units (at most 6 * 448).
 template <class Rows>
 __device__ inline void send_partial(const Partial& partial, const Work& work, uint32_t smem, int warp, int lane) {
   using S = Shared<Rows>;
@@ -334,16 +353,27 @@ __device__ inline void send_partial(const Partial& partial, const Work& work, ui
   for (int peer = warp; peer < work.cluster; peer += kValueWarps) {
     const uint32_t at = smem + S::kMerge + kStatsBytes * work.rank + 4 * lane;
     if (lane % 4 == 0) {
-      remote_store(remote_address(at, peer), partial.maximum[0], partial.maximum[1], partial.sum[0], partial.sum[1],
-                   remote_address(barrier, peer));
+      remote_store(remote_address(at, peer), __float_as_uint(partial.maximum[0]), __float_as_uint(partial.maximum[1]),
+                   __float_as_uint(partial.sum[0]), __float_as_uint(partial.sum[1]), remote_address(barrier, peer));
     }
   }
-  int row = kValueBlocks * warp / work.cluster, owner = kValueBlocks * warp - row * work.cluster;
+  float scale[2];
 #pragma unroll
-  for (int i = 0; i < kValueBlocks; ++i) {
-    const uint32_t at = smem + S::kMailbox + (row * work.cluster + work.rank) * kBlockBytes + 16 * lane;
-    const float* o = partial.output[i];
-    remote_store(remote_address(at, owner), o[0], o[1], o[2], o[3], remote_address(barrier, owner));
+  for (int side = 0; side < 2; ++side) {
+    scale[side] = partial.sum[side] == 0.0f ? 0.0f : __fdividef(Rows::kValueScale, partial.sum[side]);
+  }
+  constexpr int kOwn = kUnits / kValueWarps;
+  int row = kOwn * warp / work.cluster, owner = kOwn * warp - row * work.cluster;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const uint32_t at = smem + S::kMailbox + (row * work.cluster + work.rank) * kUnitBytes + 16 * lane;
+    uint32_t halves[4];  // of both blocks of 8 dims, heads g and g + 8
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float* o = partial.output[2 * i + j / 2] + 2 * (j % 2);
+      halves[j] = to_half2(o[0] * scale[j % 2], o[1] * scale[j % 2]);
+    }
+    remote_store(remote_address(at, owner), halves[0], halves[1], halves[2], halves[3], remote_address(barrier, owner));
     if (++owner == work.cluster) {
       owner = 0;
       ++row;
@@ -353,56 +383,61 @@ __device__ inline void send_partial(const Partial& partial, const Work& work, ui
 
 // What the cluster sends to the CTA of this rank.
 __device__ inline uint32_t merge_bytes(int rank, int cluster) {
-  const int blocks = (kBlocks - rank + cluster - 1) / cluster;
-  return uint32_t(cluster * (blocks * kBlockBytes + kStatsBytes));
+  const int units = (kUnits - rank + cluster - 1) / cluster;
+  return uint32_t(cluster * (units * kUnitBytes + kStatsBytes));
 }
 
-// ---- merge, by every warp of every CTA ----
+// ---- merge, by as many key warps of every CTA as it has units ----
 
 template <class Rows>
 __device__ inline void merge(const PrimeDecode& args, const Work& work, uint32_t smem, int warp, int lane) {
   using S = Shared<Rows>;
   const int g = lane / 4, c = lane % 4;
-  float weight[kMaxCluster][2], sum[kMaxCluster][2];
+  // Peers beyond the cluster count as the last one with weight 0: without branches all loads are under way together.
+  float weight[kMaxCluster][2];
+  float4 stats[kMaxCluster];
   float maximum[2] = {kNoKey, kNoKey}, total[2] = {0.0f, 0.0f};
 #pragma unroll
   for (int peer = 0; peer < kMaxCluster; ++peer) {
-    if (peer >= work.cluster) continue;
-    const float4 stats = load_shared_f4(smem + S::kMerge + kStatsBytes * peer + 16 * g);
-    weight[peer][0] = stats.x;
-    weight[peer][1] = stats.y;
-    sum[peer][0] = stats.z;
-    sum[peer][1] = stats.w;
-    maximum[0] = fmaxf(maximum[0], stats.x);
-    maximum[1] = fmaxf(maximum[1], stats.y);
+    stats[peer] = load_shared_f4(smem + S::kMerge + kStatsBytes * min(peer, work.cluster - 1) + 16 * g);
   }
 #pragma unroll
   for (int peer = 0; peer < kMaxCluster; ++peer) {
-    if (peer >= work.cluster) continue;
-#pragma unroll
-    for (int side = 0; side < 2; ++side) {
-      weight[peer][side] = exp2_fast(weight[peer][side] - maximum[side]);
-      total[side] += weight[peer][side] * sum[peer][side];
-    }
+    maximum[0] = fmaxf(maximum[0], stats[peer].x);
+    maximum[1] = fmaxf(maximum[1], stats[peer].y);
   }
-  const float scale[2] = {total[0] == 0.0f ? 0.0f : __fdividef(Rows::kValueScale, total[0]),
-                          total[1] == 0.0f ? 0.0f : __fdividef(Rows::kValueScale, total[1])};
+#pragma unroll
+  for (int peer = 0; peer < kMaxCluster; ++peer) {
+    const bool exists = peer < work.cluster;
+    weight[peer][0] = exists ? exp2_fast(stats[peer].x - maximum[0]) * stats[peer].z : 0.0f;
+    weight[peer][1] = exists ? exp2_fast(stats[peer].y - maximum[1]) * stats[peer].w : 0.0f;
+    total[0] += weight[peer][0];
+    total[1] += weight[peer][1];
+  }
+  const float scale[2] = {total[0] == 0.0f ? 0.0f : __fdividef(1.0f, total[0]),
+                          total[1] == 0.0f ? 0.0f : __fdividef(1.0f, total[1])};
   uint16_t* out = static_cast<uint16_t*>(args.out);
-  for (int row = warp; row * work.cluster + work.rank < kBlocks; row += kWarps) {
-    const int place = row * work.cluster, block = place + work.rank;
-    float o[4] = {};
+  for (int row = warp; row * work.cluster + work.rank < kUnits; row += kKeyWarps) {
+    const int place = row * work.cluster, unit = place + work.rank;
+    float o[4][2] = {};  // both blocks of 8 dims, heads g and g + 8; positions 2c and 2c + 1
+    uint4 parts[kMaxCluster];
 #pragma unroll
     for (int peer = 0; peer < kMaxCluster; ++peer) {
-      if (peer >= work.cluster) continue;
-      const float4 part = load_shared_f4(smem + S::kMailbox + (place + peer) * kBlockBytes + 16 * lane);
-      o[0] += weight[peer][0] * part.x;
-      o[1] += weight[peer][0] * part.y;
-      o[2] += weight[peer][1] * part.z;
-      o[3] += weight[peer][1] * part.w;
+      parts[peer] = load_shared_v4(smem + S::kMailbox + (place + min(peer, work.cluster - 1)) * kUnitBytes + 16 * lane);
     }
 #pragma unroll
-    for (int side = 0; side < 2; ++side) {
-      float first = o[2 * side] * scale[side], second = o[2 * side + 1] * scale[side];
+    for (int peer = 0; peer < kMaxCluster; ++peer) {
+      const uint32_t words[4] = {parts[peer].x, parts[peer].y, parts[peer].z, parts[peer].w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&words[j]));
+        o[j][0] += weight[peer][j % 2] * two.x;
+        o[j][1] += weight[peer][j % 2] * two.y;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float first = o[j][0] * scale[j % 2], second = o[j][1] * scale[j % 2];
       int dim = 2 * c;
       if constexpr (Rows::kInterleaved) {
         // Positions hold dims 0 2 | 4 6 | 1 3 | 5 7; lanes c and c ^ 2 swap one each to hold neighbours.
@@ -415,9 +450,9 @@ __device__ inline void merge(const PrimeDecode& args, const Work& work, uint32_t
           dim = 4 * c - 6;
         }
       }
-      const int head = work.head + g + 8 * side;
+      const int head = work.head + g + 8 * (j % 2);
       if (head < args.heads) {
-        const int64_t at = (int64_t(work.token) * args.heads + head) * kLatentDim + 8 * block + dim;
+        const int64_t at = (int64_t(work.token) * args.heads + head) * kLatentDim + 16 * unit + 8 * (j / 2) + dim;
         *reinterpret_cast<uint32_t*>(out + at) = to_bf16x2(first, second);
       }
     }
@@ -452,30 +487,42 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   if (threadIdx.x == 32 * kKeyWarps) {  // a value warp: these have nothing else to do yet
     for (int slot = 0; slot < Rows::kSlots; ++slot) {
       barrier_init(smem + S::kRawFull + 8 * slot, 33 * kGatherWarps);  // each lane's copies, each warp's mask
-      barrier_init(smem + S::kRawEmpty + 8 * slot, 2);
+      barrier_init(smem + S::kRawEmpty + 8 * slot, 2 * kWarpArrivals);
     }
     for (int pair = 0; pair < kPairs; ++pair) {
-      barrier_init(smem + S::kValuesFull + 8 * pair, 2);
-      barrier_init(smem + S::kValuesEmpty + 8 * pair, kValueWarps);
+      barrier_init(smem + S::kValuesFull + 8 * pair, 2 * kWarpArrivals);
+      barrier_init(smem + S::kValuesEmpty + 8 * pair, kValueWarps * kWarpArrivals);
     }
     barrier_init(smem + S::kMergeFull, 1);
+    barrier_init(smem + S::kQueryRead, kKeyWarps * kWarpArrivals);
     barrier_init_fence();
     barrier_arrive_expect(smem + S::kMergeFull, merge_bytes(work.rank, work.cluster));
   }
   let_next_kernel_start();
   wait_for_kernel_ahead();
+  // On its way while barriers are set up: the query for key warps, the first stages' indices for gather warps.
+  const int gather = warp - kKeyWarps - kValueWarps;
+  RawQuery<kHalf> query;
+  FirstRows first_rows;
   if (warp < kKeyWarps) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kKeyRegisters));
-    RawQuery query;
-    query.fetch(args, work.token, work.head, warp % 2, lane);  // on its way while barriers are set up
-    __syncthreads();
+    query.fetch(args, work.token, work.head, warp, lane);
+  } else if (gather >= 0) {
+    first_rows.row = gather_index(args, work, 0, gather, lane);
+    first_rows.next_row = gather_index(args, work, 1, gather, lane);
+  }
+  __syncthreads();
+  if (warp < kKeyWarps) {
+    take_registers<kKeyRegisters>();
     key_warp<Rows, kHalf>(args, work, query, smem, warp, lane);
     __syncwarp();
     cluster_arrive();  // this CTA's ring is dead: peers may write to it
     cluster_wait();    // every thread of a cluster must, though only value warps need to know
-  } else if (warp < kKeyWarps + kValueWarps) {
-    __syncthreads();
-    cluster_arrive();
+    if (warp * work.cluster + work.rank >= kUnits) return;
+    // Nothing is sent to a CTA beyond what it waits for here, so it may leave when it is done.
+    barrier_wait(smem + S::kMergeFull, 0);
+    merge<Rows>(args, work, smem, warp, lane);
+  } else if (gather < 0) {
+    if (!kSanitized) cluster_arrive();
     const int value_warp = warp - kKeyWarps;
     const ValueAddresses at = ValueAddresses::of<S>(smem, value_warp, lane);
     Partial partial;
@@ -483,23 +530,16 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
       const int buffer = stage % kPairs;
       barrier_wait(smem + S::kValuesFull + 8 * buffer, (stage / kPairs) & 1);
       accumulate<Rows>(partial, at, buffer);
-      __syncwarp();
-      if (lane == 0) barrier_arrive(smem + S::kValuesEmpty + 8 * buffer);
+      warp_arrive(smem + S::kValuesEmpty + 8 * buffer, lane);
     }
+    if (kSanitized) cluster_arrive();
     cluster_wait();
     send_partial<Rows>(partial, work, smem, value_warp, lane);
-    __syncwarp();
   } else {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kGatherRegisters));
-    const int gather = warp - kKeyWarps - kValueWarps;
-    const int first_row = gather_index(args, work, 0, gather, lane);  // on its way while barriers are set up
-    __syncthreads();
-    gather_warp<Rows>(args, work, smem, gather, lane, first_row);
+    give_registers<kGatherRegisters>();
+    gather_warp<Rows>(args, work, smem, gather, lane, first_rows);
     __syncwarp();
     cluster_arrive();
     cluster_wait();
   }
-  // Nothing is sent to a CTA beyond what it waits for here, so it may leave when it is done.
-  barrier_wait(smem + S::kMergeFull, 0);
-  merge<Rows>(args, work, smem, warp, lane);
 }

@@ -5,6 +5,8 @@
 // format takes the order its conversion yields: `kInterleaved` is (0 2)(4 6) | (1 3)(5 7) within eight dims, otherwise
 // (0 1)(2 3) | (4 5)(6 7).
 #pragma once
+#include <cuda_fp16.h>
+
 #include "ptx.cuh"
 #include "row.cuh"
 
@@ -37,11 +39,16 @@ struct Nvfp4Rows {
 
   // Scaled halves; `chunk` counts within the scales' half.
   __device__ static void unpack(Packed packed, Scales scales, int chunk, uint32_t (&v)[8]) {
-    const uint32_t scale = e4m3_to_half2(uint16_t(__byte_perm(scales, 0, 0x0011 * chunk)));
+    const uint32_t both = chunk < 2 ? e4m3_to_half2(uint16_t(scales)) : e4m3_high_to_half2(scales);
+    const __half2 two = *reinterpret_cast<const __half2*>(&both);
+    const __half2 scale = chunk % 2 == 0 ? __low2half2(two) : __high2half2(two);  // free: products take either half
     unpack_word(packed.x, v[0], v[1], v[2], v[3]);
     unpack_word(packed.y, v[4], v[5], v[6], v[7]);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) v[i] = multiply_half2(v[i], scale);
+    for (int i = 0; i < 8; ++i) {
+      const __half2 scaled = __hmul2(*reinterpret_cast<const __half2*>(&v[i]), scale);
+      v[i] = *reinterpret_cast<const uint32_t*>(&scaled);
+    }
   }
 
   __device__ static void unpack_word(uint32_t x, uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d) {

@@ -55,11 +55,37 @@ __device__ inline uint32_t remote_address(uint32_t local, uint32_t rank) {
   return remote;
 }
 // 16 bytes into a CTA of the cluster, counted by a barrier of that CTA.
-__device__ inline void remote_store(uint32_t remote, float a, float b, float c, float d, uint32_t remote_barrier) {
+__device__ inline void remote_store(uint32_t remote, uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t remote_barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(remote),
-               "r"(__float_as_uint(a)), "r"(__float_as_uint(b)), "r"(__float_as_uint(c)), "r"(__float_as_uint(d)),
-               "r"(remote_barrier)
+               "r"(a), "r"(b), "r"(c), "r"(d), "r"(remote_barrier)
                : "memory");
+}
+
+// ---- what compute-sanitizer cannot follow, PRIME_SANITIZED does without ----
+// Registers handed over: its instrumented kernel would wait for them for ever.
+template <int kRegisters>
+__device__ inline void take_registers() {
+#ifndef PRIME_SANITIZED
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
+}
+template <int kRegisters>
+__device__ inline void give_registers() {
+#ifndef PRIME_SANITIZED
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
+}
+// One lane arriving for its warp: racecheck counts only what the arriving lane itself did before.
+// Arriving at the cluster's barrier long before waiting: instrumented, the arrival waits.
+#ifdef PRIME_SANITIZED
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+constexpr int kWarpArrivals = kSanitized ? 32 : 1;
+__device__ inline void warp_arrive(uint32_t barrier, int lane) {
+  __syncwarp();
+  if (kSanitized || lane == 0) barrier_arrive(barrier);
 }
 
 // ---- tensor cores ----
@@ -104,6 +130,12 @@ __device__ inline void e4m3_to_half2(uint32_t bytes, uint32_t& low, uint32_t& hi
 __device__ inline uint32_t e4m3_to_half2(uint16_t bytes) {
   uint32_t halves;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(bytes));
+  return halves;
+}
+// The upper two bytes of four, likewise.
+__device__ inline uint32_t e4m3_high_to_half2(uint32_t bytes) {
+  uint32_t halves;
+  asm("{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, %1;\n\tcvt.rn.f16x2.e4m3x2 %0, h;\n}" : "=r"(halves) : "r"(bytes));
   return halves;
 }
 __device__ inline uint32_t multiply_half2(uint32_t a, uint32_t b) {

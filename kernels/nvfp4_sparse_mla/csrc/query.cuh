@@ -66,66 +66,112 @@ __device__ inline void query_registers(const uint4& w, float scale, uint32_t (&r
   }
 }
 
-// The query as it lies in memory: heads g and g + 8 of 16, one lane's 64 latent and 8 positional dims of one half.
-struct RawQuery {
-  uint4 words[2][9];  // 8 of latent dims, 1 of positional ones
+// The scaled fp16 query in shared memory: 16 heads of 72 units of eight dims (64 latent, 8 positional), each unit in the
+// order of a fragment's registers; then the heads' score factors. Odd heads swap neighbouring units, which frees the
+// fragment loads of bank conflicts.
+constexpr int kQueryPitch = 2 * (kLatentDim + kRopeDim);
+constexpr int kQueryFactors = 16 * kQueryPitch;
+constexpr int kQueryBytes = kQueryFactors + 16 * 4;
 
-  __device__ void fetch(const PrimeDecode& args, int token, int head, int half, int lane) {
-    const int g = lane / 4, c = lane % 4;
-    const uint16_t* latent = static_cast<const uint16_t*>(args.q_latent) + token * args.q_latent_strides[0];
-    const uint16_t* rope = static_cast<const uint16_t*>(args.q_rope) + token * args.q_rope_strides[0];
+__device__ inline uint32_t query_unit(uint32_t smem, int head, int unit) {
+  return smem + head * kQueryPitch + 16 * (unit ^ (head & 1));
+}
+
+// Two heads of the query as they lie in memory: warp w loads heads 2w and 2w + 1, neighbouring lanes neighbouring bytes.
+template <bool kHalf>
+struct RawQuery {
+  using Pair = QueryPair<kHalf>;
+  uint4 latent[2][2];  // head, half of the dims
+  uint4 rope;          // lanes 0-7: of the first head, 8-15: of the second
+
+  __device__ static uint4 load(const uint16_t* from, bool exists) {
+    return exists ? __ldg(reinterpret_cast<const uint4*>(from)) : make_uint4(0, 0, 0, 0);
+  }
+
+  __device__ void fetch(const PrimeDecode& args, int token, int head, int warp, int lane) {
+    const uint16_t* latent_token = static_cast<const uint16_t*>(args.q_latent) + token * args.q_latent_strides[0];
+    const uint16_t* rope_token = static_cast<const uint16_t*>(args.q_rope) + token * args.q_rope_strides[0];
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
-      const int row = head + g + 8 * side;
-      const uint16_t* latent_row = latent + row * args.q_latent_strides[1] + 256 * half + 16 * c;
-      const uint16_t* rope_row = rope + row * args.q_rope_strides[1] + 32 * half + 8 * c;
+      const int row = head + 2 * warp + side;
+      const uint16_t* from = latent_token + row * args.q_latent_strides[1] + 8 * lane;
+      latent[side][0] = load(from, row < args.heads);
+      latent[side][1] = load(from + 256, row < args.heads);
+    }
+    const int row = head + 2 * warp + lane / 8;
+    rope = load(rope_token + row * args.q_rope_strides[1] + 8 * (lane % 8), lane < 16 && row < args.heads);
+  }
+
+  __device__ static float largest(const uint4& w) {
+    return Pair::largest(__hmax2(__hmax2(__habs2(Pair::from(w.x)), __habs2(Pair::from(w.y))),
+                                 __hmax2(__habs2(Pair::from(w.z)), __habs2(Pair::from(w.w)))));
+  }
+
+  // Scales each head, turns it to fp16 and leaves it in shared memory.
+  template <class Rows>
+  __device__ void convert(uint32_t smem, float softmax_scale, int warp, int lane) const {
+    float amax[2];
+    const float of_rope = largest(rope);
 #pragma unroll
-      for (int i = 0; i < 9; ++i) {
-        const uint16_t* from = i < 8 ? latent_row + 64 * (i / 2) + 8 * (i % 2) : rope_row;
-        words[side][i] = row < args.heads ? __ldg(reinterpret_cast<const uint4*>(from)) : make_uint4(0, 0, 0, 0);
+    for (int side = 0; side < 2; ++side) {
+      amax[side] = fmaxf(largest(latent[side][0]), largest(latent[side][1]));
+      if (lane / 8 == side) amax[side] = fmaxf(amax[side], of_rope);
+    }
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+#pragma unroll
+      for (int side = 0; side < 2; ++side) {
+        amax[side] = fmaxf(amax[side], __shfl_xor_sync(0xFFFFFFFFu, amax[side], distance));
       }
+    }
+    float scale[2];
+    uint32_t r[4];
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      const int exponent = query_exponent<kHalf>(amax[side]);
+      scale[side] = power_of_two(kQueryExponent - exponent);
+      const float factor = softmax_scale * 1.44269504f * Rows::kValueScale * power_of_two(exponent - kQueryExponent);
+      const int head = 2 * warp + side;
+      if (lane == 0) store_shared(smem + kQueryFactors + 4 * head, factor);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        query_registers<Rows::kInterleaved, kHalf>(latent[side][half], scale[side], r);
+        store_shared(query_unit(smem, head, 32 * half + lane), r[0], r[1], r[2], r[3]);
+      }
+    }
+    if (lane < 16) {
+      // Positional values are never interleaved, and are true values: the latent ones may be smaller by kValueScale.
+      query_registers<false, kHalf>(rope, (lane < 8 ? scale[0] : scale[1]) / Rows::kValueScale, r);
+      store_shared(query_unit(smem, 2 * warp + lane / 8, 64 + lane % 8), r[0], r[1], r[2], r[3]);
     }
   }
 };
 
+// Heads g and g + 8, one lane's 64 latent and 8 positional dims of one half.
 struct QueryFragments {
   uint32_t latent[4][4][4];  // chunk, k-step, a0..a3
   uint32_t rope[2][4];       // k-step, a0..a3
   float factor[2];           // raw score of heads g and g + 8 -> score in powers of two
 
-  template <class Rows, bool kHalf>
-  __device__ void convert(const RawQuery& raw, float softmax_scale) {
-    using Pair = QueryPair<kHalf>;
+  __device__ void load(uint32_t smem, int half, int lane) {
+    const int g = lane / 4, c = lane % 4;
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
-      typename Pair::Two largest = __habs2(Pair::from(raw.words[side][0].x));
-#pragma unroll
-      for (int i = 0; i < 9; ++i) {
-        const uint4& w = raw.words[side][i];
-        largest = __hmax2(__hmax2(largest, __habs2(Pair::from(w.x))), __habs2(Pair::from(w.y)));
-        largest = __hmax2(__hmax2(largest, __habs2(Pair::from(w.z))), __habs2(Pair::from(w.w)));
-      }
-      float amax = Pair::largest(largest);
-      amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, 1));
-      amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, 2));
-      const int exponent = query_exponent<kHalf>(amax);
-      const float scale = power_of_two(kQueryExponent - exponent);
-      factor[side] = softmax_scale * 1.44269504f * Rows::kValueScale * power_of_two(exponent - kQueryExponent);
-      uint32_t r[4];
+      const int head = g + 8 * side;
+      factor[side] = load_shared_f1(smem + kQueryFactors + 4 * head);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        query_registers<Rows::kInterleaved, kHalf>(raw.words[side][i], scale, r);
-        latent[i / 2][2 * (i % 2)][side] = r[0];
-        latent[i / 2][2 * (i % 2)][2 + side] = r[1];
-        latent[i / 2][2 * (i % 2) + 1][side] = r[2];
-        latent[i / 2][2 * (i % 2) + 1][2 + side] = r[3];
+        const uint4 r = load_shared_v4(query_unit(smem, head, 32 * half + 8 * (i / 2) + 2 * c + i % 2));
+        latent[i / 2][2 * (i % 2)][side] = r.x;
+        latent[i / 2][2 * (i % 2)][2 + side] = r.y;
+        latent[i / 2][2 * (i % 2) + 1][side] = r.z;
+        latent[i / 2][2 * (i % 2) + 1][2 + side] = r.w;
       }
-      // Positional values are never interleaved, and are true values: the latent ones may be smaller by kValueScale.
-      query_registers<false, kHalf>(raw.words[side][8], scale / Rows::kValueScale, r);
-      rope[0][side] = r[0];
-      rope[0][2 + side] = r[1];
-      rope[1][side] = r[2];
-      rope[1][2 + side] = r[3];
+      const uint4 r = load_shared_v4(query_unit(smem, head, 64 + 4 * half + c));
+      rope[0][side] = r.x;
+      rope[0][2 + side] = r.y;
+      rope[1][side] = r.z;
+      rope[1][2 + side] = r.w;
     }
   }
 };

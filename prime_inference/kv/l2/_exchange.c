@@ -18,7 +18,6 @@
 #define _GNU_SOURCE
 #include <Python.h>
 #include <errno.h>
-#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -32,6 +31,8 @@ enum state { LINE, VALUE, TERMINATOR, SKIP };
 #define AHEAD_BYTES 4096
 #define LARGEST_VALUE (512LL * 1024 * 1024)
 #define IOVECS 96 /* a store takes three */
+#define WAIT_FOR_ALL (128 * 1024) /* a longer rest of a value is awaited in one call, without what follows it */
+#define REUSE_S 0.01              /* a kernel timeout set for a deadline is kept for so long: late by this at most */
 
 typedef struct {
     const char *head;
@@ -52,12 +53,13 @@ typedef struct {
     unsigned char *codes;
     size_t settled;          /* keys with a code; the next one is awaited */
     size_t sending, sent_of; /* the key being sent, and how much of it has left */
-    size_t in_flight;        /* value bytes asked for and not yet read (LOAD) */
+    size_t in_flight;        /* value bytes asked for or sent, and not yet answered */
     enum state state;
     size_t have;  /* VALUE: bytes in the buffer */
     long long skip; /* SKIP: bytes to read past */
     char ahead[AHEAD_BYTES];
     size_t start, end;
+    double limit_for[2], limit_set[2]; /* receive, send: the deadline the kernel was told, and when */
 } Exchange;
 
 static double now_s(void) {
@@ -66,8 +68,23 @@ static double now_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* Below half a flight the next half leaves in one call. */
 static int may_send(const Exchange *x) {
-    return x->sending < x->count && (x->operation != LOAD || x->in_flight < x->flight_bytes || x->sent_of > 0);
+    return x->sending < x->count && (x->sent_of > 0 || x->in_flight <= x->flight_bytes / 2);
+}
+
+/* Calls on the socket block, no longer than to the awaited key's deadline. */
+static enum status limit(Exchange *x, int option) {
+    int which = option == SO_SNDTIMEO;
+    double deadline = x->keys[x->settled].deadline, now = now_s(), left = deadline - now;
+    if (left <= 0) return DEADLINE;
+    if (x->limit_for[which] == deadline && now - x->limit_set[which] < REUSE_S) return DONE;
+    if (left < 0.001) left = 0.001; /* 0 would be none at all */
+    struct timeval t = {.tv_sec = (time_t)left, .tv_usec = (suseconds_t)((left - (double)(time_t)left) * 1e6)};
+    if (setsockopt(x->fd, SOL_SOCKET, option, &t, sizeof t) < 0) return LOST;
+    x->limit_for[which] = deadline;
+    x->limit_set[which] = now;
+    return DONE;
 }
 
 static size_t add(struct iovec *parts, size_t n, const char *from, size_t bytes, size_t *skip) {
@@ -81,13 +98,15 @@ static size_t add(struct iovec *parts, size_t n, const char *from, size_t bytes,
     return n + 1;
 }
 
-/* Bytes sent, 0 when the socket takes none now, -1 when the connection is lost. */
-static ssize_t send_some(Exchange *x) {
+/* A blocking send cannot wait for us: a Valkey reads on while its replies lie in its own memory. */
+static enum status send_some(Exchange *x) {
+    enum status limited = limit(x, SO_SNDTIMEO);
+    if (limited != DONE) return limited;
     struct iovec parts[IOVECS];
     size_t n = 0, skip = x->sent_of, ahead = x->in_flight;
     for (size_t k = x->sending; k < x->count && n + 3 <= IOVECS; k++) {
         const Key *key = &x->keys[k];
-        if (k > x->sending && x->operation == LOAD && ahead >= x->flight_bytes) break;
+        if (k > x->sending && ahead >= x->flight_bytes) break;
         n = add(parts, n, key->head, key->head_bytes, &skip);
         if (x->operation == STORE) {
             n = add(parts, n, key->value, key->value_bytes, &skip);
@@ -96,8 +115,8 @@ static ssize_t send_some(Exchange *x) {
         ahead += key->value_bytes;
     }
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = n};
-    ssize_t sent = sendmsg(x->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : -1;
+    ssize_t sent = sendmsg(x->fd, &message, MSG_NOSIGNAL);
+    if (sent < 0) return errno == EINTR ? DONE : errno == EAGAIN || errno == EWOULDBLOCK ? DEADLINE : LOST;
     size_t left = (size_t)sent;
     while (left > 0) {
         const Key *key = &x->keys[x->sending];
@@ -110,13 +129,15 @@ static ssize_t send_some(Exchange *x) {
         left -= rest;
         x->sent_of = 0;
         x->sending++;
-        if (x->operation == LOAD) x->in_flight += key->value_bytes;
+        x->in_flight += key->value_bytes;
     }
-    return sent;
+    return DONE;
 }
 
-/* 1: something came; 0: nothing there now; -1: lost. */
-static int receive_some(Exchange *x) {
+static enum status receive_some(Exchange *x) {
+    enum status limited = limit(x, SO_RCVTIMEO);
+    if (limited != DONE) return limited;
+    int all = 0;
     struct iovec parts[2];
     size_t n = 0, wanted = 0;
     if (x->start == x->end) {
@@ -131,24 +152,27 @@ static int receive_some(Exchange *x) {
         wanted = key->value_bytes - x->have;
         parts[n].iov_base = key->value + x->have;
         parts[n++].iov_len = wanted;
+        all = wanted > WAIT_FOR_ALL;
     }
-    parts[n].iov_base = x->ahead + x->end;
-    parts[n++].iov_len = AHEAD_BYTES - x->end;
+    if (!all) {
+        parts[n].iov_base = x->ahead + x->end;
+        parts[n++].iov_len = AHEAD_BYTES - x->end;
+    }
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = n};
-    ssize_t got = recvmsg(x->fd, &message, MSG_DONTWAIT);
-    if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : -1;
-    if (got == 0) return -1;
+    ssize_t got = recvmsg(x->fd, &message, all ? MSG_WAITALL : 0);
+    if (got < 0) return errno == EINTR ? DONE : errno == EAGAIN || errno == EWOULDBLOCK ? DEADLINE : LOST;
+    if (got == 0) return LOST;
     if ((size_t)got <= wanted) {
         x->have += (size_t)got;
     } else {
         x->have += wanted;
         x->end += (size_t)got - wanted;
     }
-    return 1;
+    return DONE;
 }
 
 static void settle(Exchange *x, enum code code) {
-    if (x->operation == LOAD) x->in_flight -= x->keys[x->settled].value_bytes;
+    x->in_flight -= x->keys[x->settled].value_bytes;
     x->codes[x->settled++] = (unsigned char)code;
     x->state = LINE;
 }
@@ -253,30 +277,12 @@ static enum status take_some(Exchange *x, int *more) {
 
 static enum status run(Exchange *x) {
     while (x->settled < x->count) {
-        double left = x->keys[x->settled].deadline - now_s();
-        if (left <= 0) return DEADLINE;
-        ssize_t sent = 0;
-        if (may_send(x) && (sent = send_some(x)) < 0) return LOST;
-        int more = 0, came = 0;
-        while (x->settled < x->count && x->settled < x->sending + (x->sent_of > 0)) {
-            enum status status = take_some(x, &more);
-            if (status != DONE) return status;
-            if (!more) {
-                if (x->state == LINE && may_send(x)) break; /* keep the shard at work */
-                continue;
-            }
-            came = receive_some(x);
-            if (came < 0) return LOST;
-            if (came == 0) break;
-            if (x->keys[x->settled].deadline <= now_s()) return DEADLINE;
-        }
-        if (came == 0 && sent == 0 && more) {
-            struct pollfd wait = {.fd = x->fd, .events = POLLIN | (may_send(x) ? POLLOUT : 0)};
-            if (poll(&wait, 1, (int)(left * 1000) + 1) < 0 && errno != EINTR) return LOST;
-        } else if (x->settled == x->sending && sent == 0) { /* nothing awaited, and the socket takes nothing */
-            struct pollfd wait = {.fd = x->fd, .events = POLLOUT};
-            if (poll(&wait, 1, (int)(left * 1000) + 1) < 0 && errno != EINTR) return LOST;
-        }
+        enum status status = DONE;
+        while (may_send(x))
+            if ((status = send_some(x)) != DONE) return status;
+        int more = 0;
+        if ((status = take_some(x, &more)) != DONE) return status;
+        if (more && (status = receive_some(x)) != DONE) return status;
     }
     return DONE;
 }

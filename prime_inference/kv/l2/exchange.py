@@ -42,8 +42,6 @@ round trip after it is noise, and the lane's other connections fill it."""
 LARGEST_DISCARD_BYTES = 64 * 1024 * 1024
 """Reading past a foreign value keeps the connection; past a huge one a new connection is cheaper."""
 
-COMPILED_FLIGHT_BYTES = FLIGHT_BYTES
-
 _COMMANDS = {Operation.LOOKUP: b"EXISTS", Operation.LOAD: b"GET", Operation.DELETE: b"DEL"}
 
 
@@ -124,7 +122,7 @@ def _exchange_compiled(
             heads,
             [task.buffer for task in claimed] if moves else None,
             [task.batch.deadline for task in claimed],
-            COMPILED_FLIGHT_BYTES,
+            FLIGHT_BYTES,
             LARGEST_DISCARD_BYTES,
         )
         _settle_codes(claimed, codes, served)

@@ -9,7 +9,12 @@ from unittest.mock import create_autospec
 
 import pytest
 
-EXTRA = {"prime.gate.bytes_per_s": 10e9, "prime.gate.prefill_tokens_per_s": 53_000, "lmcache.mp.port": 1}
+EXTRA = {
+    "prime.gate.bytes_per_s": 10e9,
+    "prime.gate.prefill_tokens_per_s": 53_000,
+    "prime.salt": "required",
+    "lmcache.mp.port": 1,
+}
 PROMPT = 4_097
 
 
@@ -21,7 +26,7 @@ def module() -> Any:
     return connector
 
 
-def scheduler_side(module: Any, **extra: float) -> Any:
+def scheduler_side(module: Any, **extra: object) -> Any:
     from lmcache.integration.vllm.vllm_multi_process_adapter import LMCacheMPSchedulerAdapter
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
@@ -38,11 +43,11 @@ def scheduler_side(module: Any, **extra: float) -> Any:
     return side
 
 
-def request_of(tokens: int = PROMPT, name: str = "r") -> Any:
+def request_of(tokens: int = PROMPT, name: str = "r", salt: str | None = "tenant") -> Any:
     from vllm import SamplingParams
     from vllm.v1.request import Request
 
-    return Request(name, list(range(tokens)), SamplingParams(max_tokens=1), None)
+    return Request(name, list(range(tokens)), SamplingParams(max_tokens=1), None, cache_salt=salt)
 
 
 def blocks_of(count: int) -> Any:
@@ -202,6 +207,62 @@ def test_decisions_and_loads_reach_vllms_log_and_its_metrics_page_once(module: A
     assert value("vllm:prime_kv_load_seconds_count") == 2
 
 
+def test_a_request_without_a_salt_neither_loads_nor_stores_unless_prefixes_are_shared(module: Any) -> None:
+    side = scheduler_side(module)
+    request = request_of(salt=None)
+    assert side.get_num_new_matched_tokens(request, 0) == (0, False)
+    side.scheduler_adapter.maybe_submit_lookup_request.assert_not_called()
+    assert side.request_trackers["r"].num_stored_tokens > PROMPT
+    shared = scheduler_side(module, **{"prime.salt": "shared"})
+    assert shared.get_num_new_matched_tokens(request_of(salt=None), 0) == (None, True)
+
+
+def test_a_salt_that_lmcache_would_choke_on_reaches_it_as_a_digest(module: Any) -> None:
+    from lmcache.v1.distributed.api import ObjectKey
+
+    salts = []
+    for salt in ("tenant", "a@b", "a/b", "x" * 500):
+        side = scheduler_side(module)
+        side.get_num_new_matched_tokens(request_of(salt=salt), 0)
+        salts.append(side.scheduler_adapter.maybe_submit_lookup_request.call_args_list[0].kwargs["cache_salt"])
+        ObjectKey(chunk_hash=b"h", model_name="m", kv_rank=0, cache_salt=salts[-1])  # raises for a bad one
+    assert salts[0] == "tenant"
+    assert len(set(salts)) == 4
+
+
+def test_who_has_not_said_whose_prefixes_they_are_does_not_start(module: Any) -> None:
+    for value in (None, True, "yes"):
+        with pytest.raises(ValueError, match=r"prime\.salt must be required .* or shared"):
+            scheduler_side(module, **{"prime.salt": value})
+
+
+def test_beside_nixl_its_counters_find_their_way_by_name(module: Any) -> None:
+    """vLLM's MultiConnector rebuilds a child's counters from a plain dictionary and the class's registered name."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
+
+    from prime_inference.engine.plugin import name_tier_connector
+
+    for _ in range(2):  # vLLM calls plugins more than once
+        name_tier_connector()
+    told = {"decisions": {}, "ends": {"loaded": 1}, "loaded_tokens": 256, "load_seconds": [0.1], "server_losses": 0}
+    stats = MultiConnector.build_kv_connector_stats({"TierConnector": told})
+    assert stats is not None
+    assert isinstance(stats["TierConnector"], module.TierStats)
+    assert stats["TierConnector"].data["loaded_tokens"] == 256
+
+
+def test_each_rank_watches_the_server_that_lmcache_gave_it(module: Any) -> None:
+    def url_of(rank: int, world: int, **extra: object) -> str:
+        strategy = SimpleNamespace(vllm_worker_id=rank, vllm_world_size=world)
+        url: str = module.server_of_rank(extra, SimpleNamespace(parallel_strategy=strategy))
+        return url
+
+    urls = {"lmcache.mp.server_urls": "tcp://a:1, tcp://b:1"}
+    assert [url_of(rank, 4, **urls) for rank in range(4)] == ["tcp://a:1", "tcp://a:1", "tcp://b:1", "tcp://b:1"]
+    assert url_of(0, 1, **{"lmcache.mp.host": "tcp://h", "lmcache.mp.port": 7}) == "tcp://h:7"
+    assert url_of(0, 1) == "tcp://localhost:5555"  # LMCache's own defaults
+
+
 def test_a_finished_request_leaves_nothing_behind(module: Any) -> None:
     side = scheduler_side(module)
     request = request_of()
@@ -223,6 +284,13 @@ def test_a_finished_request_leaves_nothing_behind(module: Any) -> None:
 def test_a_bad_setting_stops_the_start_by_name(module: Any, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         module.build_plans({**EXTRA, **change}, 48_408, now=0.0)
+
+
+def test_a_key_of_ours_that_nobody_reads_stops_the_start(module: Any) -> None:
+    with pytest.raises(ValueError, match=r"unknown key prime\.server\.answer_s"):
+        scheduler_side(module, **{"prime.server.answer_s": 1.0})
+    with pytest.raises(ValueError, match="answer_within_s must be a positive number"):
+        scheduler_side(module, **{"prime.server.answer_within_s": 0})
 
 
 def test_a_missing_setting_says_where_it_comes_from(module: Any) -> None:

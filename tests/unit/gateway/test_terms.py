@@ -21,6 +21,9 @@ def test_a_clients_read_timeout_ends_a_unary_answer_and_hurries_a_streams_first_
     assert terms(x_stainless_read_timeout="60").deadline == 60
     streaming = terms(stream=True, x_stainless_read_timeout="4")
     assert (streaming.deadline, streaming.keepalive_s) == (1000, 2)
+    assert not terms(x_stainless_read_timeout="60").deadline_is_ours
+    assert terms(x_stainless_read_timeout="6000").deadline_is_ours
+    assert terms(stream=True, x_stainless_read_timeout="1e-9").keepalive_s >= 0.1
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "1e999", "abc", "NotGiven"])

@@ -1,0 +1,14 @@
+# The gateway alone. From the repository's root: docker build -f deploy/images/gateway.Dockerfile .
+FROM python:3.11-slim-bookworm AS build
+WORKDIR /src
+COPY . .
+RUN python -m venv /opt/prime && /opt/prime/bin/pip install --no-cache-dir --disable-pip-version-check -c requirements/gateway.txt '.[gateway]'
+
+FROM python:3.11-slim-bookworm
+COPY --from=build /opt/prime /opt/prime
+ENV PATH=/opt/prime/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# A number, so that Kubernetes can see that it is not root.
+USER 10001:10001
+EXPOSE 8000 8001
+ENTRYPOINT ["prime-inference"]
+CMD ["gateway"]

@@ -1,0 +1,41 @@
+"""A client that sends its headers slowly, or connects and sends nothing, is cut off: each would hold a connection and its
+buffers for as long as it likes. uvicorn's own timer begins only after a first answer."""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+
+def protocol_with(header_timeout_s: float) -> type[HttpToolsProtocol]:
+    """uvicorn's protocol class, with a deadline from the connection, or a request's first byte, to its last header."""
+
+    class Hurried(HttpToolsProtocol):
+        _deadline: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._arm()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._disarm()
+            super().connection_lost(exc)
+
+        def on_message_begin(self) -> None:
+            self._arm()
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._disarm()
+            super().on_headers_complete()
+
+        def _arm(self) -> None:
+            if self._deadline is None:
+                self._deadline = self.loop.call_later(header_timeout_s, self.transport.close)
+
+        def _disarm(self) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+    return Hurried

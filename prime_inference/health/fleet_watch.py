@@ -1,0 +1,67 @@
+"""`prime-inference health fleet`: beside each gateway replica, rewrites its fleet file as nodes fail and heal.
+
+Reads the fleet as Helm wrote it, the pools' pods and the nodes' conditions; writes the file the gateway watches. A
+Kubernetes that cannot be asked changes nothing: the last file stays.
+"""
+
+import logging
+import os
+import threading
+from collections import defaultdict
+from pathlib import Path
+
+import yaml
+
+from prime_inference.health.kubernetes import Kubernetes, KubernetesError, WorkerPod
+from prime_inference.health.rotation import Why, Worker, drained, reason_to_drain
+
+log = logging.getLogger("prime_inference.health")
+
+NOWHERE = ""
+"""The node of a pod that has none."""
+
+
+class FleetWatch:
+    def __init__(self, kubernetes: Kubernetes, namespace: str, source: Path, target: Path) -> None:
+        self._kubernetes = kubernetes
+        self._namespace = namespace
+        self._source = source
+        self._target = target
+
+    def look(self) -> frozenset[str]:
+        """One look; the names of the deployments that should leave. Writes only what differs."""
+        fleet = yaml.safe_load(self._source.read_text(encoding="utf-8"))
+        try:
+            pods = self._kubernetes.workers(self._namespace)
+            unhealthy = self._kubernetes.unhealthy() | {NOWHERE}
+        except KubernetesError as error:
+            log.warning("cannot ask Kubernetes: %s", error)
+            if not self._target.exists():
+                self._write(yaml.safe_dump(fleet, sort_keys=False))
+            return frozenset()
+        workers = workers_of(pods)
+        why = {d["name"]: reason_to_drain(d["name"], workers, unhealthy) for d in fleet["deployments"]}
+        leaving = frozenset(name for name, reason in why.items() if reason is not Why.STAYS)
+        self._write(yaml.safe_dump(drained(fleet, leaving), sort_keys=False))
+        return leaving
+
+    def _write(self, text: str) -> None:
+        if self._target.exists() and self._target.read_text(encoding="utf-8") == text:
+            return
+        temporary = self._target.with_suffix(".new")
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, self._target)
+        log.warning("fleet file written")
+
+    def run(self, interval_s: float, stop: threading.Event) -> None:
+        while not stop.is_set():
+            self.look()
+            stop.wait(interval_s)
+
+
+def workers_of(pods: list[WorkerPod]) -> list[Worker]:
+    nodes: dict[tuple[str, str, str], set[str]] = defaultdict(set)
+    for pod in pods:
+        # A pod that waits for a node counts as a worker that is not there.
+        nodes[pod.deployment, pod.role, pod.group].add(pod.node or NOWHERE)
+    return [Worker(deployment, role, frozenset(names)) for (deployment, role, _), names in nodes.items()]

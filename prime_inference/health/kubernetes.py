@@ -1,0 +1,139 @@
+"""What the agent and the fleet watch ask of Kubernetes: nodes and pods, over its HTTP API (no client library)."""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from prime_inference.health.cordon import CONDITION, TAINT_KEY, Cluster
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+IN_CLUSTER = "https://kubernetes.default.svc"
+WITHIN_S = 5.0
+GROUP_LABELS = (
+    ("grove.io/podcliquescalinggroup", "grove.io/podcliquescalinggroup-replica-index"),
+    ("leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index"),
+)
+"""By which Grove and LWS mark the pods of one multi-node worker."""
+NODES_LABEL = "prime-inference/nodes"
+GPU_LABEL = "nvidia.com/gpu.present"
+TAINT = {"key": TAINT_KEY, "value": "true", "effect": "NoSchedule"}
+"""New pods stay away. What runs is drained by the gateway, not evicted: its streams may still end well."""
+
+
+class KubernetesError(Exception):
+    """The API server refused or did not answer; the message says which call and why."""
+
+
+@dataclass(frozen=True)
+class WorkerPod:
+    """A pod of a deployment's pool."""
+
+    name: str
+    deployment: str
+    role: str
+    node: str
+    group: str
+    """Pods of one group are one worker over several nodes."""
+
+
+class Kubernetes:
+    def __init__(self, server: str | None = None, service_account: Path = SERVICE_ACCOUNT) -> None:
+        token = service_account / "token"
+        authority = service_account / "ca.crt"
+        self._token = token if token.is_file() else None
+        self._http = httpx.Client(
+            base_url=server or IN_CLUSTER,
+            timeout=WITHIN_S,
+            verify=str(authority) if authority.is_file() and server is None else True,
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def cluster(self) -> Cluster:
+        """Nodes with GPUs, and which of them carry our taint."""
+        nodes = self._ask("GET", "/api/v1/nodes", params={"labelSelector": f"{GPU_LABEL}=true"})["items"]
+        tainted = {n["metadata"]["name"] for n in nodes if _our_taint(n)}
+        return Cluster(frozenset(n["metadata"]["name"] for n in nodes), frozenset(tainted))
+
+    def set_condition(self, node: str, healthy: bool, reason: str, message: str, now: float) -> None:
+        """Strategic merge: conditions merge by their type, so others' stay."""
+        at = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition = {
+            "type": CONDITION,
+            "status": "True" if healthy else "False",
+            "reason": reason,
+            "message": message[:1024],
+            "lastHeartbeatTime": at,
+            "lastTransitionTime": at,
+        }
+        kind = "application/strategic-merge-patch+json"
+        self._ask("PATCH", f"/api/v1/nodes/{node}/status", {"status": {"conditions": [condition]}}, kind)
+
+    def set_taint(self, node: str, tainted: bool) -> None:
+        """Guarded by the version that was read: two writers' taints never overwrite each other."""
+        current = self._ask("GET", f"/api/v1/nodes/{node}")
+        taints = [t for t in current.get("spec", {}).get("taints") or [] if t["key"] != TAINT_KEY]
+        body = {
+            "metadata": {"resourceVersion": current["metadata"]["resourceVersion"]},
+            "spec": {"taints": [*taints, TAINT] if tainted else taints},
+        }
+        self._ask("PATCH", f"/api/v1/nodes/{node}", body, "application/merge-patch+json")
+
+    def workers(self, namespace: str) -> list[WorkerPod]:
+        """Pods of prefill and decode pools, by the labels the chart gives them."""
+        selector = "prime-inference/role in (prefill,decode)"
+        pods = self._ask("GET", f"/api/v1/namespaces/{namespace}/pods", params={"labelSelector": selector})
+        return [
+            WorkerPod(
+                name=pod["metadata"]["name"],
+                deployment=pod["metadata"]["labels"]["prime-inference/deployment"],
+                role=pod["metadata"]["labels"]["prime-inference/role"],
+                node=pod["spec"].get("nodeName", ""),
+                group=_group(pod),
+            )
+            for pod in pods["items"]
+        ]
+
+    def unhealthy(self) -> frozenset[str]:
+        """Nodes whose agent says so: our condition is False, budget or no budget."""
+        nodes = self._ask("GET", "/api/v1/nodes")["items"]
+        return frozenset(
+            n["metadata"]["name"]
+            for n in nodes
+            if any(
+                c["type"] == CONDITION and c["status"] == "False" for c in n.get("status", {}).get("conditions") or []
+            )
+        )
+
+    def _ask(
+        self, method: str, path: str, body: Any = None, kind: str = "", params: dict[str, str] | None = None
+    ) -> Any:
+        headers = {"Content-Type": kind} if kind else {}
+        if self._token is not None:
+            # Read at each call: the kubelet replaces it every hour.
+            headers["Authorization"] = f"Bearer {self._token.read_text().strip()}"
+        content = None if body is None else json.dumps(body)
+        try:
+            answer = self._http.request(method, path, content=content, headers=headers, params=params)
+            answer.raise_for_status()
+            return answer.json()
+        except (httpx.HTTPError, OSError, ValueError) as error:
+            raise KubernetesError(f"{method} {path}: {type(error).__name__}: {error}") from error
+
+
+def _group(pod: dict[str, Any]) -> str:
+    labels = pod["metadata"]["labels"]
+    for name, index in GROUP_LABELS:
+        if index in labels:
+            return f"{labels.get(name, '')}/{labels[index]}"
+    # A worker of several nodes under a scheduler we do not know: the pool counts as one worker, which errs to draining.
+    return "all" if labels.get(NODES_LABEL, "1") != "1" else str(pod["metadata"]["name"])
+
+
+def _our_taint(node: dict[str, Any]) -> bool:
+    return any(taint["key"] == TAINT_KEY for taint in node.get("spec", {}).get("taints") or [])

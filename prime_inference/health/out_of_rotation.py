@@ -1,0 +1,59 @@
+"""Tells Kubernetes what the agent found: a condition always, a taint within the budget (shell around `cordon`)."""
+
+import logging
+from enum import StrEnum
+
+from prime_inference.health.agent import Agent
+from prime_inference.health.cordon import Budget, Decision, decide
+from prime_inference.health.faults import Event, State
+from prime_inference.health.kubernetes import Kubernetes, KubernetesError
+
+log = logging.getLogger("prime_inference.health")
+
+HEARTBEAT_S = 60.0
+"""The condition is written again this often, so that its age says whether the agent lives."""
+
+
+class Told(StrEnum):
+    NOTHING_NEW = "nothing_new"
+    WRITTEN = "written"
+    OVER_BUDGET = "over_budget"
+    UNREACHABLE = "unreachable"
+
+
+class OutOfRotation:
+    """Called after each round."""
+
+    def __init__(self, kubernetes: Kubernetes, budget: Budget) -> None:
+        self._kubernetes = kubernetes
+        self._budget = budget
+        self._written: tuple[bool, str] | None = None
+        self._written_at = 0.0
+        self._tainted: bool | None = None
+        self.last = Told.NOTHING_NEW
+
+    def __call__(self, agent: Agent, _events: list[Event]) -> None:
+        now = agent.last_round_at or 0.0
+        failed = agent.state() is State.FAILED
+        reasons = ", ".join(f"{f.check}:{f.entity}" for f in agent.faults.open.values())
+        try:
+            self.last = self._tell(agent.node, failed, reasons, now)
+        except KubernetesError as error:
+            # The next round tries again: state is level, not edge.
+            self.last, self._written = Told.UNREACHABLE, None
+            log.warning("cannot tell Kubernetes: %s", error)
+
+    def _tell(self, node: str, failed: bool, reasons: str, now: float) -> Told:
+        said = (not failed, reasons)
+        if said == self._written and self._tainted == failed and now - self._written_at < HEARTBEAT_S:
+            return Told.NOTHING_NEW
+        self._kubernetes.set_condition(node, not failed, "Faults" if failed else "Healthy", reasons, now)
+        self._written, self._written_at = said, now
+        decision = decide(node, failed, self._kubernetes.cluster(), self._budget)
+        if decision is Decision.OVER_BUDGET:
+            log.error("this node should be cordoned (%s), but the budget for cordons is spent", reasons)
+            return Told.OVER_BUDGET
+        if decision in (Decision.CORDON, Decision.UNCORDON):
+            self._kubernetes.set_taint(node, decision is Decision.CORDON)
+        self._tainted = failed
+        return Told.WRITTEN

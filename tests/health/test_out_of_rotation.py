@@ -1,0 +1,138 @@
+"""From a link that goes down to a deployment that gets no new requests: the agent's and the fleet watch's processes, a
+Kubernetes API server, sysfs in a folder, and the real gateway where it reloads its fleet file."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from prime_inference.health.cordon import Budget
+from prime_inference.health.fleet_watch import FleetWatch
+from prime_inference.health.kubernetes import Kubernetes
+from prime_inference.health.out_of_rotation import OutOfRotation, Told
+from prime_inference.health.page import Page
+from tests.health.link_down import OUT_WITHIN_S, link_down
+from tests.support.kubernetes import Cluster, kubernetes
+from tests.unit.health.node import Node, agent_of, port
+
+FLEET = {
+    "models": [{"name": "m", "deployments": ["east", "west"]}],
+    "deployments": [
+        {"name": "east", "site": "east", "frontends": ["http://127.0.0.1:1"]},
+        {"name": "west", "site": "west", "frontends": ["http://127.0.0.1:2"]},
+    ],
+}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with kubernetes() as running:
+        for name in ("node-a", "node-b", "node-c"):
+            running.add_node(name)
+        running.add_worker("east", "prefill", "node-a")
+        running.add_worker("east", "decode", "node-b")
+        running.add_worker("west", "prefill", "node-c")
+        running.add_worker("west", "decode", "node-c")
+        yield running
+
+
+def test_a_failed_node_gets_a_condition_and_a_taint_and_loses_them_when_it_is_well(cluster: Cluster) -> None:
+    node = Node((), (port(),))
+    agent = agent_of(node, clear_after_s=10)
+    told = OutOfRotation(Kubernetes(cluster.url), Budget(1, 1.0))
+    agent.told.append(told)
+    agent.round()
+    assert (cluster.condition("node-a"), cluster.tainted("node-a")) == ("True", False)
+    node.port_list = (port("DOWN"),)
+    agent.round()
+    assert (cluster.condition("node-a"), cluster.tainted("node-a")) == ("False", True)
+    written = len(cluster.patches)
+    agent.round()
+    assert (told.last, len(cluster.patches)) == (Told.NOTHING_NEW, written)
+    node.port_list = (port(),)
+    for _ in range(4):
+        node.at += 5
+        agent.round()
+    assert (cluster.condition("node-a"), cluster.tainted("node-a")) == ("True", False)
+
+
+def test_past_the_budget_only_the_condition_is_written(cluster: Cluster) -> None:
+    cluster.nodes["node-b"]["spec"]["taints"] = [{"key": "prime-inference/unhealthy", "effect": "NoSchedule"}]
+    node = Node((), (port(),))
+    agent = agent_of(node)
+    told = OutOfRotation(Kubernetes(cluster.url), Budget(1, 1.0))
+    agent.told.append(told)
+    agent.round()
+    node.port_list = (port("DOWN"),)
+    agent.round()
+    assert told.last is Told.OVER_BUDGET
+    assert (cluster.condition("node-a"), cluster.tainted("node-a")) == ("False", False)
+
+
+def test_other_taints_and_conditions_stay(cluster: Cluster) -> None:
+    cluster.nodes["node-a"]["spec"]["taints"] = [{"key": "other", "effect": "NoSchedule"}]
+    Kubernetes(cluster.url).set_taint("node-a", True)
+    Kubernetes(cluster.url).set_condition("node-a", False, "Faults", "x", 0.0)
+    assert {t["key"] for t in cluster.nodes["node-a"]["spec"]["taints"]} == {"other", "prime-inference/unhealthy"}
+    assert {c["type"] for c in cluster.nodes["node-a"]["status"]["conditions"]} == {"Ready", "PrimeInferenceHealthy"}
+
+
+def test_an_api_server_that_refuses_is_tried_again_and_changes_no_fleet_file(cluster: Cluster, tmp_path: Path) -> None:
+    node = Node((), (port(),))
+    agent = agent_of(node)
+    told = OutOfRotation(Kubernetes(cluster.url), Budget(1, 1.0))
+    agent.told.append(told)
+    agent.round()
+    cluster.refuses = True
+    node.port_list = (port("DOWN"),)
+    agent.round()
+    assert told.last is Told.UNREACHABLE
+    source, target = tmp_path / "source.yaml", tmp_path / "fleet.yaml"
+    source.write_text(yaml.safe_dump(FLEET))
+    watch = FleetWatch(Kubernetes(cluster.url), "n", source, target)
+    watch.look()
+    assert yaml.safe_load(target.read_text()) == FLEET
+    cluster.refuses = False
+    agent.round()
+    assert cluster.tainted("node-a")
+    assert watch.look() == {"east"}
+    cluster.refuses = True
+    watch.look()
+    assert yaml.safe_load(target.read_text())["deployments"][0]["draining"] is True
+
+
+def test_a_worker_over_two_nodes_is_as_well_as_its_worst(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.pods.clear()
+    for group, nodes in (("0", ("node-a", "node-b")), ("1", ("node-c", "node-c"))):
+        for name in nodes:
+            cluster.add_worker("east", "prefill", name, **{"leaderworkerset.sigs.k8s.io/group-index": group})
+    Kubernetes(cluster.url).set_condition("node-b", False, "Faults", "x", 0.0)
+    source, target = tmp_path / "source.yaml", tmp_path / "fleet.yaml"
+    source.write_text(yaml.safe_dump(FLEET))
+    watch = FleetWatch(Kubernetes(cluster.url), "n", source, target)
+    assert watch.look() == frozenset(), "one of two workers is left"
+    Kubernetes(cluster.url).set_condition("node-c", False, "Faults", "x", 0.0)
+    assert watch.look() == {"east"}
+
+
+def test_the_agents_page_says_what_it_found(cluster: Cluster) -> None:
+    node = Node((), (port(),))
+    agent = agent_of(node)
+    with Page(agent, "127.0.0.1", 0) as page, httpx.Client(base_url=f"http://127.0.0.1:{page.port}") as client:
+        assert client.get("/healthz").status_code == 503, "no round yet"
+        agent.round()
+        node.port_list = (port("DOWN"),)
+        agent.round()
+        assert client.get("/healthz").status_code == 200
+        said = client.get("/v1/node").json()
+        assert (said["schema"], said["state"], said["faults"][0]["entity"]) == (1, "failed", "mlx5_0/1")
+        assert 'prime_health_node_state{state="failed"} 1' in client.get("/metrics").text
+        assert client.get("/nothing").status_code == 404
+
+
+@pytest.mark.slow
+async def test_a_link_down_takes_its_deployment_out_of_rotation_within_the_aim(tmp_path: Path) -> None:
+    seconds = await link_down(tmp_path)
+    assert seconds["to_condition"] <= seconds["to_draining"] <= seconds["to_first_request_elsewhere"] < OUT_WITHIN_S

@@ -1,0 +1,193 @@
+"""The whole agent on a node that does what it is told."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from prime_inference.health.agent import Agent
+from prime_inference.health.deadline import Ending, Probe
+from prime_inference.health.faults import Change, State
+from prime_inference.health.verdicts import Check, Severity, Verdict
+from tests.unit.health.node import Node, agent_of, fabric, gpu, port
+
+
+def rounds(agent: Agent, node: Node, times: int = 1, every: float = 5.0) -> list[tuple[Change, Check]]:
+    changes = []
+    for _ in range(times):
+        node.at += every
+        changes += [(event.change, event.check) for event in agent.round()]
+    return changes
+
+
+def test_a_healthy_node_says_so() -> None:
+    node = Node((gpu(0), gpu(1)), (port(),))
+    agent = agent_of(node)
+    assert rounds(agent, node, 3) == []
+    assert agent.state() is State.HEALTHY
+
+
+def test_a_port_that_goes_down_is_a_fault_in_the_next_round_and_ends_after_a_quiet_while() -> None:
+    node = Node((), (port(),))
+    agent = agent_of(node)
+    rounds(agent, node)
+    node.port_list = (port("DOWN", link_downed=1),)
+    assert rounds(agent, node) == [(Change.OPENED, Check.IB_PORT), (Change.OPENED, Check.IB_COUNTER)]
+    assert agent.state() is State.FAILED
+    node.port_list = (port(link_downed=1),)
+    assert rounds(agent, node, 12) == []
+    assert rounds(agent, node) == [(Change.CLEARED, Check.IB_PORT), (Change.CLEARED, Check.IB_COUNTER)]
+    assert agent.state() is State.HEALTHY
+
+
+def test_a_port_that_never_had_a_cable_is_no_fault() -> None:
+    node = Node((), (port("DOWN"),))
+    agent = agent_of(node)
+    assert rounds(agent, node, 3) == []
+
+
+def test_a_card_that_vanishes_is_a_fault() -> None:
+    node = Node((), (port(),))
+    agent = agent_of(node)
+    rounds(agent, node)
+    node.port_list = ()
+    assert rounds(agent, node) == [(Change.OPENED, Check.IB_PORT)]
+
+
+def test_unknown_neither_opens_nor_heals() -> None:
+    node = Node((), (port(),))
+    agent = agent_of(node)
+    rounds(agent, node)
+    node.port_list = (port(None, link_downed=None),)
+    assert rounds(agent, node, 3) == []
+    node.port_list = (port("DOWN"),)
+    rounds(agent, node)
+    node.port_list = (port(None),)
+    rounds(agent, node, 50)
+    assert agent.state() is State.FAILED
+
+
+def test_a_link_that_returns_each_time_is_flapping_and_stays_out() -> None:
+    node = Node((), (port(),))
+    agent = agent_of(node, clear_after_s=10)
+    rounds(agent, node)
+    changes = []
+    for _ in range(3):
+        node.port_list = (port("DOWN"),)
+        changes += rounds(agent, node)
+        node.port_list = (port(),)
+        changes += rounds(agent, node, 4)
+    assert changes.count((Change.FLAPPING, Check.IB_FLAP)) == 1
+    assert agent.state() is State.FAILED
+    assert (Change.CLEARED, Check.IB_FLAP) in rounds(agent, node, 2, every=3600)
+
+
+def test_nvlinks_are_judged_by_what_the_node_had() -> None:
+    node = Node((gpu(0, links_active=(True,) * 17 + (False,)),))
+    agent = agent_of(node)
+    assert rounds(agent, node) == []
+    node.gpu_list = (gpu(0, links_active=(True,) * 16 + (False,) * 2),)
+    assert rounds(agent, node) == [(Change.OPENED, Check.NVLINK_DOWN)]
+
+
+def test_a_lost_gpu_is_a_fault() -> None:
+    node = Node((gpu(0), gpu(1)))
+    agent = agent_of(node)
+    rounds(agent, node)
+    node.gpu_list = (gpu(0),)
+    assert rounds(agent, node) == [(Change.OPENED, Check.GPU_COUNT)]
+
+
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        ({"ecc_uncorrected": 1}, Check.ECC_UNCORRECTED),
+        ({"remap_failed": True}, Check.ROW_REMAP),
+        ({"recovery_action": 2}, Check.RECOVERY_ACTION),
+        ({"link_errors": {"recovery": 1}}, Check.NVLINK_ERRORS),
+        ({"fabric": fabric(summary=2)}, Check.FABRIC),
+        ({"fabric": fabric(status=9)}, Check.FABRIC),
+    ],
+)
+def test_each_gpu_fault_fails_the_node(change: dict[str, object], check: Check) -> None:
+    node = Node((gpu(0, fabric=fabric()),))
+    agent = agent_of(node)
+    rounds(agent, node)
+    node.gpu_list = (gpu(0, **{"fabric": fabric(), **change}),)
+    assert rounds(agent, node) == [(Change.OPENED, check)]
+    assert agent.state() is State.FAILED
+
+
+def test_a_fabric_that_is_still_starting_is_unknown() -> None:
+    node = Node((gpu(0, fabric=fabric(state=2, status=0, summary=0)),))
+    agent = agent_of(node)
+    assert rounds(agent, node, 3) == []
+    assert agent.view().fabric_ok is None
+
+
+def test_the_same_xid_a_hundred_thousand_times_is_one_fault_that_outlives_silence() -> None:
+    node = Node()
+    agent = agent_of(node)
+    node.new_lines = ["NVRM: Xid (PCI:0000:1b:00): 79, pid=0, GPU has fallen off the bus."] * 100_000
+    assert rounds(agent, node) == [(Change.OPENED, Check.XID)]
+    assert rounds(agent, node, 100) == []
+    assert agent.state() is State.FAILED
+    node.boot = "boot-2"
+    rounds(agent, node)
+    assert agent.state() is State.HEALTHY
+
+
+def test_an_applications_own_xid_is_told_and_ends() -> None:
+    node = Node()
+    agent = agent_of(node)
+    node.new_lines = ["NVRM: Xid (PCI:0000:1b:00): 13, Graphics Exception"]
+    assert rounds(agent, node) == [(Change.OPENED, Check.XID)]
+    assert agent.state() is State.DEGRADED
+    assert rounds(agent, node, 20) == [(Change.CLEARED, Check.XID)]
+
+
+def test_a_driver_that_does_not_return_is_a_fault_and_the_rest_is_still_judged() -> None:
+    node = Node((gpu(0),), (port(),))
+    agent = agent_of(node, deadline_s=0.5)
+    rounds(agent, node)
+    node.hang = threading.Event()
+    node.port_list = (port("DOWN"),)
+    changes = rounds(agent, node, 2)
+    assert (Change.OPENED, Check.PROBE) in changes
+    assert (Change.OPENED, Check.IB_PORT) in changes
+    assert agent.probe_endings["nvml", Ending.HUNG] == 2
+    node.hang.set()
+
+
+def test_a_kernel_line_that_comes_after_the_deadline_is_not_lost() -> None:
+    hang = threading.Event()
+    probe = Probe("kmsg", lambda: (hang.wait(10), "line")[1], 0.05)
+    assert probe.ask().ending is Ending.HUNG
+    hang.set()
+    while (answer := probe.ask()).ending is Ending.HUNG:
+        pass
+    assert answer.value == "line"
+
+
+def test_saturated_counters_are_told_but_take_no_node_out() -> None:
+    node = Node((), (port(link_downed=255, port_xmit_discards=65535),))
+    agent = agent_of(node)
+    rounds(agent, node, 2)
+    assert agent.state() is State.DEGRADED
+    assert agent.faults.open[Check.IB_SATURATED, "mlx5_0/1"].severity is Severity.WARN
+    blind = [f for f in agent.findings if f.check is Check.IB_COUNTER]
+    assert {f.verdict for f in blind} == {Verdict.UNKNOWN}
+
+
+def test_faults_and_baselines_outlive_the_agent(tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    node = Node((), (port(),))
+    agent = agent_of(node, state_file=file)
+    rounds(agent, node)
+    node.port_list = (port("DOWN", link_downed=1),)
+    rounds(agent, node)
+    again = agent_of(node, state_file=file)
+    assert again.state() is State.FAILED
+    assert rounds(again, node) == []
+    file.write_text('{"schema": 1, "torn')
+    assert agent_of(node, state_file=file).state() is State.HEALTHY
