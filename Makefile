@@ -81,3 +81,7 @@ clean: ## remove .venv and caches of this checkout
 .PHONY: bench-local
 bench-local: $(VENV)/.test ## measure the stack on this machine: ready, idle, one stream, memory (JSON under benchmarks/results)
 	$(BIN)/python -m benchmarks.local.bench --out benchmarks/results/$$(date +%F)-local/local.json
+
+.PHONY: bench-toolcalls-live
+bench-toolcalls-live: $(VENV)/.test ## 500 enforced tool calls on the local stack, and half of the same prompts without enforcement
+	$(BIN)/python -m benchmarks.toolcalls.live --out benchmarks/results/$$(date +%F)-toolcalls-live/live.json

@@ -26,6 +26,7 @@ from gateway.settings import GatewaySettings
 from gateway.state import GatewayState
 from gateway.telemetry.guards import GuardCollector
 from gateway.telemetry.metrics import Metrics
+from gateway.toolcalls.desk import ToolDesk
 
 API_PREFIX = "/api/v1"
 
@@ -45,8 +46,11 @@ async def gateway_state(settings: GatewaySettings) -> AsyncIterator[GatewayState
         prober = Prober(upstream, lambda: state.snapshot, settings)
         guards = Guards(GuardSettings(headroom=settings.headroom), Addresses.of(settings), prober.probe)
         stack.push_async_callback(guards.close)
-        state = GatewayState(settings, snapshot, metrics, upstream, guards, settle_stream)
+        tools = ToolDesk(metrics.registry)
+        stack.push_async_callback(tools.close)
+        state = GatewayState(settings, snapshot, metrics, upstream, guards, settle_stream, tools)
         await guards.follow(snapshot)
+        tools.follow(snapshot.fleet)
         metrics.registry.register(GuardCollector(guards))
         watch = FileWatch(settings.fleet_file, settings.keys_file, state.take, metrics.reloaded)
         watching = asyncio.create_task(watch.run(settings.reload_seconds), name="file-watch")

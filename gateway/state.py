@@ -17,6 +17,7 @@ from gateway.relay.sessions import Sessions
 from gateway.relay.upstream import Upstream
 from gateway.settings import GatewaySettings
 from gateway.telemetry.metrics import Metrics
+from gateway.toolcalls.desk import ToolDesk
 
 
 @dataclass
@@ -28,6 +29,7 @@ class GatewayState:
     upstream: Upstream
     guards: Guards
     settle_stream: SettleStream | None
+    tools: ToolDesk
     sessions: Sessions = field(default_factory=Sessions)
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at SIGTERM: no new requests, not ready."""
@@ -43,6 +45,7 @@ class GatewayState:
     async def take(self, snapshot: Snapshot) -> None:
         """A new snapshot rules for every request that comes from now on."""
         await self.guards.follow(snapshot)
+        self.tools.follow(snapshot.fleet)
         self.snapshot = snapshot
 
     def settlement(self, endpoint: str, request_id: str) -> Settlement:

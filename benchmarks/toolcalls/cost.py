@@ -5,7 +5,8 @@
 `door_cold` reads and normalises tools never seen before and builds and hashes the tag; `door_warm` does so for
 tools of an earlier turn, which is what every later turn of an agent pays. `judge` is one call's verdict; `chunk` is
 one chunk through the parser of raw text and the judge together, which is all that is added to the time between two
-tokens. The compilation itself is in another process and cached (`compiler.py`); it is not part of these numbers.
+tokens; `event` is the same in the gateway, bytes to bytes, and `event_bare` what the gateway takes for an event without
+tools. The compilation itself is in another process and cached (`compiler.py`); it is not part of these numbers.
 """
 
 import argparse
@@ -16,7 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+
 from benchmarks.toolcalls.record import environment, write
+from gateway.relay.stream import StreamEditor
+from gateway.toolcalls.books import Books
+from gateway.toolcalls.editor import ToolStreamEditor
+from gateway.toolcalls.metrics import ToolMetrics
 from prime_inference.toolcalls import declared as declared_module
 from prime_inference.toolcalls.choice import read_choice
 from prime_inference.toolcalls.declared import declare
@@ -77,6 +84,29 @@ def chunk_costs(tools: list[dict[str, Any]]) -> list[float]:
     return costs
 
 
+def event_costs(editor: StreamEditor) -> list[float]:
+    """Milliseconds of each event of the answer of `chunk_costs`, through a stream editor of the gateway."""
+    text = "x" * 2000 + call("tool_0", ("query", "line of code\n" * 600)) + "done"
+    costs = []
+    for start in range(0, len(text), CHARACTERS_A_CHUNK):
+        delta = {"content": text[start : start + CHARACTERS_A_CHUNK]}
+        chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        choice = {"index": 0, "delta": delta, "finish_reason": None, "logprobs": None}
+        event = b"data: " + json.dumps({**chunk, "choices": [choice]}, separators=(",", ":")).encode() + b"\n\n"
+        begun = time.perf_counter()
+        editor.feed(event)
+        costs.append((time.perf_counter() - begun) * 1000)
+    return costs
+
+
+def tool_editor(tools: list[dict[str, Any]]) -> StreamEditor:
+    declared = declare(tools)
+    choice = read_choice("auto", declared.tools)
+    books = Books(ToolMetrics(CollectorRegistry()), "m", declared, choice)
+    raw = RawStream(declared, choice, lambda: "call_0", thinking=False)
+    return ToolStreamEditor(forward_usage=False, raw=raw, books=books)
+
+
 def measure() -> dict[str, list[float]]:
     samples = list(generate(TOOLS, SEED))
     arguments = [json.dumps(sample.right[0]) for sample in samples]
@@ -90,6 +120,8 @@ def measure() -> dict[str, list[float]]:
         "judge": timed(lambda turn: judge(f"tool_{turn % TOOLS}", arguments[turn % TOOLS], tools), ROUNDS),
         "request_warm": timed(lambda turn: (door(warm), judge("tool_0", arguments[0], tools)), ROUNDS),
         "chunk": chunk_costs(warm),
+        "event": event_costs(tool_editor(warm)),
+        "event_bare": event_costs(StreamEditor(forward_usage=False)),
     }
 
 

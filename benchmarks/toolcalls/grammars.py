@@ -7,6 +7,8 @@ from typing import Any
 import xgrammar
 from transformers import AutoTokenizer
 
+from prime_inference.toolcalls.ebnf import tight
+
 
 class Grammars:
     def __init__(self, tokenizer: Path) -> None:
@@ -23,7 +25,7 @@ class Grammars:
 
     def compile_text(self, tag: dict[str, Any]) -> Any:
         """The same by way of EBNF text, which is how it reaches an engine that takes a grammar and no tag."""
-        return self._compiler.compile_grammar(str(xgrammar.Grammar.from_structural_tag(json.dumps(tag))))
+        return self._compiler.compile_grammar(tight(str(xgrammar.Grammar.from_structural_tag(json.dumps(tag)))))
 
     def takes(self, compiled: Any, text: str) -> bool:
         """Whether the engine could write exactly this text and stop."""

@@ -7,11 +7,11 @@ from fastapi import APIRouter, Request, Response
 from gateway.api.body import read_body
 from gateway.api.exchange import Exchange
 from gateway.api.presence import ClientGone, Presence
-from gateway.api.request import Endpoint, GenerationRequest, parse
+from gateway.api.request import Endpoint, parse
 from gateway.api.respond import EventStream, opened, unary
-from gateway.api.shapes import editor_for, reader_for
+from gateway.api.shapes import reader_for
 from gateway.api.terms import Terms, terms_of
-from gateway.errors import ApiError
+from gateway.errors import ApiError, UpstreamFailed
 from gateway.fleet.choice import Target, targets
 from gateway.guard.gate import Applicant
 from gateway.guard.refusals import draining
@@ -22,6 +22,7 @@ from gateway.relay.attempts import Attempts
 from gateway.relay.causes import Cause
 from gateway.relay.headers import upstream_headers
 from gateway.state import GatewayState, state_of
+from gateway.toolcalls.served import Served
 
 CLIENT_CLOSED_STATUS = 499
 """nginx's status for a client that left; nobody receives it, logs and metrics tell it from an answer."""
@@ -77,6 +78,7 @@ async def _answer(state: GatewayState, request: Request, endpoint: Endpoint, set
     settlement.model = model.name
     session = session_of(caller.tenant, parsed.fields, request.headers.get("x-session-id"), state.secret)
     settlement.session = session
+    served = await state.tools.prepare(model, parsed)
     headers = upstream_headers(
         request_id=settlement.request_id,
         session=session,
@@ -107,8 +109,8 @@ async def _answer(state: GatewayState, request: Request, endpoint: Endpoint, set
     presence = Presence(request.receive)
     try:
         if parsed.stream:
-            return await _stream(state, parsed, attempts, headers, exchange, presence, terms)
-        return await _unary(state, parsed, attempts, headers, exchange, presence, terms)
+            return await _stream(state, served, attempts, headers, exchange, presence, terms)
+        return await _unary(state, served, attempts, headers, exchange, presence, terms)
     except BaseException as error:
         presence.close()
         # What a client that left has used, nobody knows: else leaving would be a way around the limit.
@@ -120,17 +122,19 @@ async def _answer(state: GatewayState, request: Request, endpoint: Endpoint, set
 
 async def _stream(
     state: GatewayState,
-    parsed: GenerationRequest,
+    served: Served,
     attempts: Attempts,
     headers: dict[str, str],
     exchange: Exchange,
     presence: Presence,
     terms: Terms,
 ) -> Response:
-    new_editor = editor_for(parsed)
     opening = asyncio.create_task(
         attempts.stream(
-            headers, parsed.upstream_body(), new_editor=new_editor, max_event_bytes=state.settings.max_event_bytes
+            headers,
+            served.request.upstream_body(),
+            new_editor=served.editor,
+            max_event_bytes=state.settings.max_event_bytes,
         )
     )
     await opened(opening, presence, terms.keepalive_s)
@@ -139,7 +143,7 @@ async def _stream(
         exchange,
         presence,
         state.deadline_passed,
-        new_editor,
+        served.editor,
         deadline=terms.deadline,
         keepalive_s=terms.keepalive_s,
     )
@@ -147,7 +151,7 @@ async def _stream(
 
 async def _unary(
     state: GatewayState,
-    parsed: GenerationRequest,
+    served: Served,
     attempts: Attempts,
     headers: dict[str, str],
     exchange: Exchange,
@@ -156,8 +160,8 @@ async def _unary(
 ) -> Response:
     reading = attempts.unary(
         headers,
-        parsed.upstream_body(),
-        reader_for(parsed),
+        served.request.upstream_body(),
+        reader_for(served.request),
         deadline=terms.deadline,
         deadline_is_ours=terms.deadline_is_ours,
     )
@@ -165,8 +169,13 @@ async def _unary(
     presence.close()
     exchange.settlement.first_event()
     whole = answer.whole
+    try:
+        body = served.whole(whole.body)
+    except UpstreamFailed:
+        exchange.ended(Outcome.UPSTREAM_ERROR, whole.usage, whole.timing, answer.target.deployment.name)
+        raise
     exchange.ended(Outcome.OK, whole.usage, whole.timing, answer.target.deployment.name)
-    return Response(whole.body, media_type="application/json", headers=exchange.gate.headers())
+    return Response(body, media_type="application/json", headers=exchange.gate.headers())
 
 
 class Reporter:

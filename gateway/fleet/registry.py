@@ -6,6 +6,7 @@ Read from one YAML file. A snapshot is immutable: a request keeps the one it sta
       - name: smollm2-135m-instruct      # what clients ask for and Dynamo serves
         context_tokens: 2048
         deployments: [local]
+        tools: {format: glm, tokenizer: /models/smollm2}   # left out: the frontend's business
     deployments:
       - name: local
         site: local
@@ -17,6 +18,7 @@ Read from one YAML file. A snapshot is immutable: a request keeps the one it sta
 """
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +27,8 @@ from pydantic import BaseModel, ConfigDict, Field, HttpUrl, ValidationError, mod
 
 from gateway.admission.policy import Weight
 from gateway.site.valkey_store import SiteAddress
+from prime_inference.toolcalls.declared import OnUnsupported
+from prime_inference.toolcalls.serving import ToolFormat
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
 
@@ -103,6 +107,28 @@ class DeploymentEntry(_Closed):
     """By which the wait for the first event grows, and a prefill left behind by its client is reckoned."""
 
 
+class ToolsEntry(_Closed):
+    """How a model's tool calls are served (docs/toolcalls.md)."""
+
+    format: ToolFormat = ToolFormat.ENGINE
+    """`glm`: its workers name no parser to Dynamo, and the gateway enforces and reads the calls. `engine`: they do."""
+    tokenizer: Path | None = None
+    """For `glm`: the folder of the tokenizer that grammars are compiled for."""
+    thinking: bool = False
+    """For `glm`: its chat template leaves the thinking open, unless the request says `enable_thinking: false`."""
+    unsupported: OnUnsupported = OnUnsupported.REFUSE
+    """For `glm`: a schema that no grammar can stand for is a 400, or keeps its name enforced and its arguments free."""
+
+    @model_validator(mode="after")
+    def _glm_can_be_enforced_here(self) -> "ToolsEntry":
+        if self.format is ToolFormat.GLM:
+            if self.tokenizer is None or not self.tokenizer.is_dir():
+                raise ValueError(f"format glm needs a tokenizer's folder, and {self.tokenizer} is none")
+            if find_spec("xgrammar") is None:
+                raise ValueError("format glm needs a gateway that was installed with the extra `toolcalls`")
+        return self
+
+
 class ModelEntry(_Closed):
     """A public model name."""
 
@@ -112,6 +138,7 @@ class ModelEntry(_Closed):
     created: int = 0
     """Unix seconds, shown by /models."""
     owned_by: str = "prime-inference"
+    tools: ToolsEntry = ToolsEntry()
 
 
 class FleetFile(_Closed):
@@ -157,6 +184,7 @@ class Model:
     context_tokens: int | None
     created: int
     owned_by: str
+    tools: ToolsEntry
 
 
 @dataclass(frozen=True)
@@ -213,6 +241,7 @@ def fleet_of(parsed: FleetFile) -> Fleet:
                 context_tokens=entry.context_tokens,
                 created=entry.created,
                 owned_by=entry.owned_by,
+                tools=entry.tools,
             )
             for entry in parsed.models
         },

@@ -31,6 +31,8 @@ class StreamEnd(StrEnum):
     COMPLETE = "complete"
     UPSTREAM_ERROR = "upstream_error"
     TRUNCATED = "truncated"
+    MODEL_ERROR = "model_error"
+    """The answer itself is of no use (a tool call that the model did not finish); the deployment is well."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from prime_inference.engine.cpu_norm import KERNEL_CONFIG
 from prime_inference.engine.tier import TierPlan, with_tier
+from prime_inference.engine.tool_settings import Parsing, tool_arguments
 
 CPU_BLOCK_TOKENS = 32
 """vLLM's CPU attention takes multiples of 32; the smallest shares the most of a prefix."""
@@ -39,6 +40,8 @@ class WorkerPlan:
     kv_events_port: int
     tier: TierPlan | None = None
     """Of a prefill worker only: a decode worker gets its KV from there."""
+    parsing: Parsing = Parsing.NONE
+    thinks: bool = False
 
 
 def worker_arguments(plan: WorkerPlan) -> list[str]:
@@ -48,6 +51,7 @@ def worker_arguments(plan: WorkerPlan) -> list[str]:
         *("--served-model-name", plan.model_name),
         *("--disaggregation-mode", plan.role.value),
         *("--kv-transfer-config", json.dumps(transfer_config(plan))),
+        *tool_arguments(plan.parsing, thinks=plan.thinks),
     ]
     if plan.context_tokens is not None:
         arguments += ["--max-model-len", str(plan.context_tokens)]

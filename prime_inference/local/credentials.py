@@ -9,6 +9,7 @@ import yaml
 from prime_inference.keys import hash_of, new_key
 from prime_inference.local.model import LocalModel
 from prime_inference.local.state_dir import StateDir
+from prime_inference.toolcalls.serving import ToolFormat
 
 LOCAL_TENANT = "local"
 DEPLOYMENT = "local"
@@ -24,6 +25,7 @@ def write_gateway_files(state: StateDir, model: LocalModel, context_tokens: int 
                 "deployments": [DEPLOYMENT],
                 **({"context_tokens": context_tokens} if context_tokens is not None else {}),
                 "created": int(model.path.stat().st_mtime),
+                **({"tools": _tools(model)} if model.tool_format is ToolFormat.GLM else {}),
             }
         ],
         "deployments": [
@@ -34,6 +36,10 @@ def write_gateway_files(state: StateDir, model: LocalModel, context_tokens: int 
     keys = {"keys": [{"name": "local", "tenant": LOCAL_TENANT, "sha256": hash_of(key)}]}
     state.keys_file.write_text(yaml.safe_dump(keys, sort_keys=False), encoding="utf-8")
     return key
+
+
+def _tools(model: LocalModel) -> dict[str, object]:
+    return {"format": model.tool_format.value, "tokenizer": str(model.path), "thinking": model.thinks}
 
 
 def gateway_secret(state: StateDir) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from prime_inference.local.errors import UpError
 from prime_inference.local.model import LocalModel, find_model
+from prime_inference.toolcalls.serving import ToolFormat
 
 
 async def fetch_model(wanted: str, say: Callable[[str], None]) -> LocalModel:
@@ -37,7 +38,9 @@ async def fetch_model(wanted: str, say: Callable[[str], None]) -> LocalModel:
             elif "error" in told:
                 raise UpError(told["error"])
             else:
-                return LocalModel(**{**told, "path": Path(told["path"])})
+                return LocalModel(
+                    **{**told, "path": Path(told["path"]), "tool_format": ToolFormat(told["tool_format"])}
+                )
         reason = (await noise).decode(errors="replace").strip().splitlines()[-1:] or ["it wrote nothing"]
         raise UpError(f"cannot find the model {wanted}: {reason[0]}")
     finally:

@@ -7,8 +7,8 @@ from prime_inference.local.errors import UpError
 CPU_WORKER_BYTES = 3_200_000_000
 """A vLLM CPU worker beside its weights: 2.2 GB of processes measured with SmolLM2, and 1 GiB of KV cache."""
 
-STACK_BYTES = 800_000_000
-"""Frontend, gateway, Valkey and supervisor together."""
+STACK_BYTES = 1_300_000_000
+"""Frontend, gateway with its grammar compiler (0.5 GB), Valkey and supervisor together."""
 
 MOCKER_BYTES = 400_000_000
 """A mocker process."""

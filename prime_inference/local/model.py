@@ -9,8 +9,9 @@ from pathlib import Path
 from prime_inference.local.errors import UpError
 from prime_inference.local.options import DEFAULT_MODEL
 from prime_inference.local.smollm2 import convert, gguf_folder
+from prime_inference.toolcalls.serving import ToolFormat, format_of_template, template_thinks
 
-CONVERTED_VERSION = 1
+CONVERTED_VERSION = 2
 """Part of the cached folder's name: raised when the conversion changes what it writes."""
 
 
@@ -22,6 +23,9 @@ class LocalModel:
     max_context_tokens: int | None
     """What the model's own configuration allows, where it says so."""
     weight_bytes: int
+    tool_format: ToolFormat = ToolFormat.ENGINE
+    thinks: bool = False
+    """Its chat template leaves the thinking open, for a model whose tool calls the gateway reads."""
 
 
 def cache_dir() -> Path:
@@ -58,12 +62,31 @@ def describe(folder: Path, name: str) -> LocalModel:
     if not weights:
         raise UpError(f"{folder} has no weights (*.safetensors).")
     longest = config.get("max_position_embeddings")
+    template = _chat_template(folder)
+    tool_format = format_of_template(template)
     return LocalModel(
         path=folder,
         name=name,
         max_context_tokens=longest if isinstance(longest, int) else None,
         weight_bytes=sum(file.stat().st_size for file in weights),
+        tool_format=tool_format,
+        thinks=tool_format is ToolFormat.GLM and template_thinks(template),
     )
+
+
+def _chat_template(folder: Path) -> str:
+    """Its text, where there is one: a file of its own in newer folders, else an entry of the tokenizer's settings, which
+    may be a list of named templates. Raises UpError when those settings are not JSON."""
+    file, settings_file = folder / "chat_template.jinja", folder / "tokenizer_config.json"
+    if file.exists():
+        return file.read_text(encoding="utf-8")
+    if not settings_file.exists():
+        return ""
+    try:
+        template = json.loads(settings_file.read_text(encoding="utf-8")).get("chat_template")
+    except ValueError as error:
+        raise UpError(f"{settings_file} is not JSON: {error}") from error
+    return template if isinstance(template, str) else json.dumps(template)
 
 
 def _smollm2(say: Callable[[str], None]) -> Path:

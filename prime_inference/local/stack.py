@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 from prime_inference.engine.presets import Role as WorkerRole
 from prime_inference.engine.presets import WorkerPlan, worker_arguments, worker_environment
+from prime_inference.engine.tool_settings import Parsing
 from prime_inference.local.devices import WorkerDevice
 from prime_inference.local.model import LocalModel
 from prime_inference.local.options import EngineChoice, UpOptions
 from prime_inference.local.spec import HttpOk, ProcessSpec, Role, TcpPing
 from prime_inference.local.state_dir import StateDir
 from prime_inference.local.tiers import TierPorts, tier_plan, tier_ports_needed, tier_ports_of, tier_specs
+from prime_inference.toolcalls.serving import ToolFormat
 
 AFFINITY_TTL_S = 600
 """How long Dynamo keeps a session on its decode worker: OpenRouter's sticky time. Without it affinity is off."""
@@ -164,6 +166,8 @@ def _vllm_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> Pr
         gpu_memory_share=device.memory_share,
         kv_events_port=ports.worker_kv_events[index],
         tier=tier_plan(ports.tier) if role is WorkerRole.PREFILL else None,
+        parsing=Parsing.GATEWAY if plan.model.tool_format is ToolFormat.GLM else Parsing.NONE,
+        thinks=plan.model.thinks,
     )
     environment = {
         **plan.inherited,

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import psutil
@@ -27,6 +28,7 @@ from prime_inference.local.state_dir import StateDir
 from prime_inference.local.supervisor import Child, Supervisor
 from prime_inference.local.tiers import forget_shared_memory, tier_bytes
 from prime_inference.local.warm_up import until_instances, warm_up
+from prime_inference.toolcalls.serving import ToolFormat
 
 CPU_CONTEXT_TOKENS = 8192
 """Longest context on a CPU unless asked otherwise: prefill at a few hundred tokens a second makes more unusable."""
@@ -47,6 +49,9 @@ async def up(options: UpOptions, display: PlainLines) -> None:
         started = time.monotonic()
         check_free(options.host, options.port)
         model = await _unless_interrupted(fetch_model(options.model, display.say), interrupted)
+        if options.engine is EngineChoice.MOCKER:
+            # It writes made-up text and holds to no grammar: a compiler would only take memory.
+            model = replace(model, tool_format=ToolFormat.ENGINE)
         plan = _plan(options, model, state)
         key = write_gateway_files(state, model, plan.context_tokens, plan.ports.frontend)
         state.router_policy_file.write_text(ROUTER_POLICY, encoding="utf-8")

@@ -19,6 +19,8 @@ from typing import Any
 import xgrammar
 from transformers import AutoTokenizer
 
+from prime_inference.toolcalls.ebnf import tight
+
 CACHE_BYTES = 256 * 2**20
 """xgrammar's own cache of compiled rules: 128 tools with 12 parameters each take 0.33 MB."""
 
@@ -29,7 +31,7 @@ def compile_tag(compiler: Any, tag: dict[str, Any], wanted: bool) -> dict[str, A
         compiler.compile_structural_tag(text)
         if not wanted:
             return {"ok": True, "grammar": None}
-        grammar = str(xgrammar.Grammar.from_structural_tag(text))
+        grammar = tight(str(xgrammar.Grammar.from_structural_tag(text)))
         compiler.compile_grammar(grammar)  # as the engine will, from this very text
         return {"ok": True, "grammar": grammar}
     except (RuntimeError, ValueError, TypeError) as error:  # xgrammar's own, and what its bindings turn C++ errors into

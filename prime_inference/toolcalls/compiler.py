@@ -47,6 +47,11 @@ class TagCompiler:
         self._answers: OrderedDict[str, Compiled | Rejected] = OrderedDict()
         self._asked: dict[str, asyncio.Task[Compiled | Rejected]] = {}
 
+    async def start(self) -> None:
+        """Before the first request needs it. Raises `CompilerGone`."""
+        async with self._turn:
+            await self._running()
+
     async def compile(self, key: str, tag: dict[str, Any]) -> Compiled | Rejected:
         """`key` is the tag's `tags.tag_key`. A tag that kills or outlasts the process is rejected.
 

@@ -18,6 +18,10 @@ THINK, THINK_END = "<think>", "</think>"
 _IN_TEXT = [THINK, THINK_END, CALL_END, KEY, KEY_END, VALUE, VALUE_END]
 """Markers that have no place in text. `<tool_call>` has: it begins a call."""
 
+MOST_SPACE = 2
+"""White space in a row, around values and inside JSON. Without a bound a small model writes line breaks until its budget
+ends (seen with SmolLM2). A line break and one more is what the newline form and compact JSON need."""
+
 
 class Thinking(StrEnum):
     BY_ENGINE = "by_engine"
@@ -56,7 +60,12 @@ def _call(tool: Tool) -> dict[str, Any]:
     return {
         "type": "tag",
         "begin": f"{CALL}{tool.name}",
-        "content": {"type": "json_schema", "style": "glm_xml", "json_schema": tool.enforced},
+        "content": {
+            "type": "json_schema",
+            "style": "glm_xml",
+            "json_schema": tool.enforced,
+            "max_whitespace_cnt": MOST_SPACE,
+        },
         "end": CALL_END,
     }
 

@@ -37,12 +37,14 @@ async def gateway(
     key: dict[str, object] | None = None,
     deployment: dict[str, object] | None = None,
     tenants: list[dict[str, object]] | None = None,
+    model: str = "m",
+    tools: dict[str, object] | None = None,
     **settings: object,
 ) -> AsyncIterator[RunningGateway]:
-    """A gateway whose model `m` is served by these frontends, one deployment each, asked in this order. `key` and
+    """A gateway whose one model is served by these frontends, one deployment each, asked in this order. `key` and
     `deployment` add to the entries of the files."""
     fleet = {
-        "models": [{"name": "m", "deployments": [f"d{n}" for n in range(len(deployments))]}],
+        "models": [{"name": model, "deployments": [f"d{n}" for n in range(len(deployments))], "tools": tools or {}}],
         "deployments": [
             {"name": f"d{n}", "frontends": [url], "priority": n, **(deployment or {})}
             for n, url in enumerate(deployments)

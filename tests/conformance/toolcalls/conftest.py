@@ -1,4 +1,4 @@
-"""One canned engine behind the real Dynamo frontend a session, and the relay in the gateway's place before it."""
+"""One canned engine behind the real Dynamo frontend a session, and the gateway before it."""
 
 import os
 import socket
@@ -12,10 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 import pytest_asyncio
-from aiohttp import web
 
 from prime_inference.toolcalls.compiler import TagCompiler
-from tests.conformance.toolcalls.relay import Relay
+from tests.support.gateway import KEY, RunningGateway, gateway
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -88,11 +87,20 @@ async def compiler(model_folder: Path) -> AsyncIterator[TagCompiler]:
     await compiler.close()
 
 
+@dataclass(frozen=True)
+class Door:
+    """The gateway's API, and what it takes to be let in."""
+
+    url: str
+    headers: dict[str, str]
+    running: RunningGateway
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def relay(raw_frontend: Frontend, compiler: TagCompiler) -> AsyncIterator[str]:
-    runner = web.AppRunner(Relay(raw_frontend.url, compiler).app())
-    await runner.setup()
-    port = free_port()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    yield f"http://127.0.0.1:{port}/v1"
-    await runner.cleanup()
+async def door(
+    raw_frontend: Frontend, model_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Door]:
+    tools: dict[str, object] = {"format": "glm", "tokenizer": str(model_folder), "thinking": True}
+    folder = tmp_path_factory.mktemp("gateway")
+    async with gateway(folder, [raw_frontend.url], model="glm", tools=tools) as running:
+        yield Door(running.url, {"authorization": f"Bearer {KEY}"}, running)

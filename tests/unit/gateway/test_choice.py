@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.fleet.choice import Standing, by_score, targets
-from gateway.fleet.registry import Deployment, Model
+from gateway.fleet.registry import Deployment, Model, ToolsEntry
 
 names = st.lists(st.text("abcdef", min_size=1, max_size=4), min_size=2, max_size=6, unique=True)
 
 
 def model(*deployments: Deployment) -> Model:
-    return Model("m", deployments, None, 0, "us")
+    return Model("m", deployments, None, 0, "us", ToolsEntry())
 
 
 def deployment(name: str, *frontends: str, **more: Any) -> Deployment:

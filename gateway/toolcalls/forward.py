@@ -1,0 +1,65 @@
+"""What of a request with tools leaves for a frontend that leaves the text raw: pure.
+
+The tools stay as the client wrote them, since they are prompt there and nothing else. Without a tool parser Dynamo builds
+no grammar for them, and it takes ours as `guided_grammar` under `tool_choice` auto or none.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from prime_inference.toolcalls.choice import Choice, Mode
+from prime_inference.toolcalls.errors import ToolError
+
+OWN_GRAMMARS = (
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structural_tag",
+    "structured_outputs",
+)
+"""Ways of Dynamo and vLLM to give a grammar with a request. An engine holds an answer to one."""
+
+
+def asks_for_a_format(fields: Mapping[str, Any]) -> str | None:
+    """The parameter that asks the engine for another grammar than that of the tools."""
+    wanted = fields.get("response_format")
+    if wanted is not None and not (isinstance(wanted, dict) and wanted.get("type") == "text"):
+        return "response_format"
+    return next((name for name in OWN_GRAMMARS if fields.get(name) is not None), None)
+
+
+def check_format(fields: Mapping[str, Any], choice: Choice) -> str | None:
+    """The parameter that takes the grammar's place because no call may be made. Raises `ToolError` where one may."""
+    other = asks_for_a_format(fields)
+    if other is not None and choice.mode is not Mode.NONE:
+        raise ToolError(f"{other}: cannot be held together with tools; leave one out, or set tool_choice to 'none'")
+    return other
+
+
+def forwarded(fields: Mapping[str, Any], choice: Choice, grammar: str | None) -> dict[str, Any]:
+    """The request's fields as they leave. `grammar` is None where the client's own format takes its place."""
+    tools = [without_strict(tool) for tool in fields["tools"]]
+    there = Mode.NONE if choice.mode is Mode.NONE else Mode.AUTO
+    result = {**fields, "tools": tools, "tool_choice": there.value}
+    if grammar is not None:
+        result["guided_grammar"] = grammar
+    return result
+
+
+def without_strict(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Dynamo refuses a strict tool that leaves a key optional (400). The grammar is what is strict, and it is ours."""
+    function = tool["function"]
+    if "strict" not in function:
+        return dict(tool)
+    return {**tool, "function": {key: value for key, value in function.items() if key != "strict"}}
+
+
+def thinking_open(fields: Mapping[str, Any], thinks: bool) -> bool:
+    """Whether this request's prompt leaves the thinking open, as GLM's chat templates decide it. Dynamo takes the
+    template's arguments under both names."""
+    for name in ("chat_template_kwargs", "chat_template_args"):
+        arguments = fields.get(name)
+        if isinstance(arguments, dict) and arguments.get("enable_thinking") is False:
+            return False
+    return thinks

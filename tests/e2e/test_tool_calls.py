@@ -1,0 +1,155 @@
+"""Tool calls of a real model: through the gateway, Dynamo's frontend, vLLM prefill and decode, under the engine's grammar.
+
+No schema here has a string that may go on for ever, so that no answer can be cut: a 135M model must be right every time.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.support.stack import Stack
+
+pytestmark = pytest.mark.e2e
+
+POINT = {
+    "type": "object",
+    "properties": {"x": {"type": "integer", "minimum": -9, "maximum": 9}, "y": {"enum": [1, 2]}},
+    "required": ["x", "y"],
+}
+ROUTE = {
+    "type": "object",
+    "properties": {
+        "start": {"$ref": "#/$defs/point"},
+        "mode": {"enum": ["car", "foot"]},
+        "at": {"type": "string", "pattern": "^[0-2][0-9]:[0-5][0-9]$"},
+        "label": {"type": "string", "minLength": 1, "maxLength": 8},
+    },
+    "required": ["start", "mode", "at", "label"],
+    "$defs": {"point": POINT},
+}
+PING = {"type": "object", "properties": {"loud": {"type": "boolean"}}, "required": ["loud"]}
+
+
+def tool(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "strict": True, "parameters": parameters}}
+
+
+TOOLS = [tool("route", ROUTE), tool("ping", PING)]
+SCHEMAS = {"route": ROUTE, "ping": PING}
+NAMED = {"type": "function", "function": {"name": "route"}}
+QUESTION = [{"role": "user", "content": "Plan a way from 1, 2 by car at half past nine."}]
+
+
+def body(stack: Stack, **fields: Any) -> dict[str, Any]:
+    return {"model": stack.model, "messages": QUESTION, "tools": TOOLS, "max_tokens": 250, "temperature": 0.7, **fields}
+
+
+def whole(stack: Stack, **fields: Any) -> tuple[list[tuple[str, str]], str, str | None]:
+    with stack.client(120) as client:
+        response = client.post("/chat/completions", json=body(stack, **fields))
+    assert response.status_code == 200, response.text
+    choice = response.json()["choices"][0]
+    calls = choice["message"].get("tool_calls") or []
+    assert len({call["id"] for call in calls}) == len(calls)
+    return (
+        [(call["function"]["name"], call["function"]["arguments"]) for call in calls],
+        choice["finish_reason"],
+        choice["message"]["content"],
+    )
+
+
+def streamed(stack: Stack, **fields: Any) -> tuple[list[tuple[str, str]], str, str | None]:
+    calls: dict[int, list[str]] = {}
+    finish, content = "", ""
+    for choice in choices_of(stack, **fields):
+        content += choice["delta"].get("content") or ""
+        finish = choice["finish_reason"] or finish
+        for entry in choice["delta"].get("tool_calls") or ():
+            call = calls.setdefault(entry["index"], ["", ""])
+            call[0] += entry["function"].get("name") or ""
+            call[1] += entry["function"].get("arguments") or ""
+    assert sorted(calls) == list(range(len(calls)))
+    return [(name, arguments) for name, arguments in calls.values()], finish, content or None
+
+
+def choices_of(stack: Stack, **fields: Any) -> Iterator[dict[str, Any]]:
+    with (
+        stack.client(120) as client,
+        client.stream("POST", "/chat/completions", json=body(stack, stream=True, **fields)) as response,
+    ):
+        assert response.status_code == 200, response.read()
+        for line in response.iter_lines():
+            if line.startswith("data: ") and line != "data: [DONE]":
+                yield from json.loads(line[6:])["choices"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "choice"),
+    [(whole, NAMED), (whole, "required"), (streamed, NAMED), (streamed, "required")],
+    ids=["whole-named", "whole-required", "streamed-named", "streamed-required"],
+)
+def test_a_forced_call_of_a_small_model_fits_its_schema(real_stack: Stack, ask: Any, choice: Any) -> None:
+    before = real_stack.metric("gateway", "prime_gateway_tool_calls_total", verdict="Ok")
+    for _ in range(3):
+        calls, finish, content = ask(real_stack, tool_choice=choice, parallel_tool_calls=False)
+        assert (len(calls), finish, content) == (1, "tool_calls", None), calls
+        name, arguments = calls[0]
+        assert name == "route" or choice == "required"
+        Draft202012Validator(SCHEMAS[name]).validate(json.loads(arguments))
+    assert real_stack.metric("gateway", "prime_gateway_tool_calls_total", verdict="Ok") == before + 3
+
+
+def test_under_none_there_is_text_and_no_call(real_stack: Stack) -> None:
+    calls, finish, content = whole(real_stack, tool_choice="none", max_tokens=12)
+    assert calls == []
+    assert finish in ("stop", "length")
+    assert content
+
+
+def test_a_call_that_the_budget_cuts_does_not_leave(real_stack: Stack) -> None:
+    for ask in (whole, streamed):
+        calls, finish, _ = ask(real_stack, tool_choice=NAMED, max_tokens=12)
+        assert (calls, finish) == ([], "length")
+
+
+def test_an_agents_second_turn_with_a_call_and_its_result_is_served(real_stack: Stack) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "ping", "arguments": '{"loud": true}'}}
+    turns = [
+        {"role": "user", "content": "Ping."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "pong"},
+        {"role": "user", "content": [{"type": "text", "text": "Once more."}]},
+    ]
+    named = {"type": "function", "function": {"name": "ping"}}
+    calls, finish, _ = whole(real_stack, messages=turns, tool_choice=named)
+    assert (calls[0][0], finish) == ("ping", "tool_calls")
+
+
+def test_a_schema_that_means_nothing_is_refused_with_its_place(real_stack: Stack) -> None:
+    wrong = tool("lost", {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}})
+    with real_stack.client() as client:
+        response = client.post("/chat/completions", json=body(real_stack, tools=[wrong]))
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert "'lost'" in error["message"]
+    assert "/properties/a/$ref" in error["message"]
+    assert (error["param"], error["code"]) == ("tools", "unsupported_tools")
+
+
+def test_without_enforcement_the_same_model_is_often_wrong(real_stack: Stack) -> None:
+    """The same request at the frontend, without a grammar: raw text that is not one valid call."""
+    wrong = 0
+    for _ in range(3):
+        fields = body(real_stack, max_tokens=60)
+        fields["tools"] = [{**one, "function": {**one["function"], "strict": False}} for one in TOOLS]
+        answer = httpx.post(
+            f"{real_stack.running['frontend_url']}/v1/chat/completions", json=fields, timeout=120
+        ).json()
+        wrong += not (answer["choices"][0]["message"]["content"] or "").startswith(
+            "<tool_call>route<arg_key>start</arg_key>"
+        )
+    assert wrong > 0

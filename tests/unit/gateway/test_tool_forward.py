@@ -1,0 +1,48 @@
+"""What of a request with tools leaves for the frontend."""
+
+import pytest
+
+from gateway.toolcalls.forward import check_format, forwarded, thinking_open
+from prime_inference.toolcalls.choice import read_choice
+from prime_inference.toolcalls.errors import ToolError
+
+TOOL = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object"}}}
+FIELDS = {"model": "m", "messages": [], "tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
+TOOLS = {"f": object()}
+
+
+def test_the_grammar_leaves_in_place_of_the_choice_and_the_tools_lose_only_strict() -> None:
+    left = forwarded(FIELDS, read_choice("required", TOOLS), "root ::= x")
+    assert left["guided_grammar"] == "root ::= x"
+    assert left["tool_choice"] == "auto"
+    assert left["tools"] == [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    assert FIELDS["tools"] == [TOOL], "the client's request must stay as it is"
+
+
+def test_none_stays_none() -> None:
+    assert forwarded(FIELDS, read_choice("none", TOOLS), "g")["tool_choice"] == "none"
+
+
+@pytest.mark.parametrize("name", ["response_format", "guided_json", "guided_grammar", "structured_outputs"])
+def test_another_grammar_beside_callable_tools_is_refused_by_name(name: str) -> None:
+    fields = {**FIELDS, name: {"type": "json_object"}}
+    with pytest.raises(ToolError, match=name):
+        check_format(fields, read_choice("auto", TOOLS))
+    assert check_format(fields, read_choice("none", TOOLS)) == name
+
+
+def test_text_is_no_format() -> None:
+    assert check_format({**FIELDS, "response_format": {"type": "text"}}, read_choice("auto", TOOLS)) is None
+
+
+def test_a_format_under_none_takes_the_grammars_place() -> None:
+    fields = {**FIELDS, "response_format": {"type": "json_object"}}
+    assert "guided_grammar" not in forwarded(fields, read_choice("none", TOOLS), None)
+
+
+@pytest.mark.parametrize("name", ["chat_template_kwargs", "chat_template_args"])
+def test_a_request_closes_the_thinking_as_the_template_reads_it(name: str) -> None:
+    assert thinking_open({}, thinks=True)
+    assert not thinking_open({}, thinks=False)
+    assert not thinking_open({name: {"enable_thinking": False}}, thinks=True)
+    assert thinking_open({name: {"enable_thinking": True}}, thinks=True)
