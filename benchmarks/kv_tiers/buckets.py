@@ -118,7 +118,7 @@ class Engine:
         if ask.step is Step.COMPUTE:
             self._queue.put((number, arrived, PROMPT_TOKENS))
         else:
-            self._waits.submit(self._load, number, arrived, ask.end_tokens // CHUNK_TOKENS, deadline_s)
+            self._waits.submit(self._load, number, arrived, min(HIT_CHUNKS, ask.end_tokens // CHUNK_TOKENS), deadline_s)
 
     def _load(self, number: int, arrived: float, chunks: int, timeout_s: float) -> None:
         loaded = self._load_chunks(number, chunks, timeout_s)

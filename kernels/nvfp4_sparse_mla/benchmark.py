@@ -177,8 +177,9 @@ def source_hash() -> str:
 def environment(device: torch.device, commit: str, module: str) -> dict[str, object]:
     query = ["nvidia-smi", "--query-gpu=uuid,driver_version,clocks.max.sm", "--format=csv,noheader"]
     uuid, driver, clock = subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip().split(", ")
+    words = [word if word.startswith("-") else Path(word).name for word in sys.argv[1:]]  # no folder of this machine
     return {
-        "command": " ".join([f"python -m prime_kernels.nvfp4_sparse_mla.{module}", *sys.argv[1:]]),
+        "command": " ".join([f"python -m prime_kernels.nvfp4_sparse_mla.{module}", *words]),
         "device": torch.cuda.get_device_name(device),
         "gpu_uuid": uuid,
         "driver": driver,

@@ -110,7 +110,7 @@ class Agent:
     def view(self) -> NodeView:
         gpus = self.snapshot.gpus if self.snapshot is not None and self.snapshot.gpus is not None else ()
         names = {f"{gpu.fabric.cluster_uuid}/{gpu.fabric.clique}" for gpu in gpus if gpu.fabric is not None}
-        verdicts = {f.verdict for f in self.findings if f.check in (Check.FABRIC, Check.IMEX, Check.NVLINK_DOWN)}
+        verdicts = {f.verdict for f in self.findings if f.check in (Check.FABRIC, Check.IMEX)}
         ok = False if Verdict.BAD in verdicts else True if verdicts == {Verdict.OK} else None
         return NodeView(self.node, self.state(), names.pop() if len(names) == 1 else None, ok)
 

@@ -1,12 +1,9 @@
 """`prime-inference health`: the agent, the fleet watch, one look, and a capture for tests."""
 
 import json
-import platform
 import signal
 import threading
 import time
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +34,7 @@ def agent() -> None:
     from prime_inference.health.page import Page  # noqa: PLC0415
     from prime_inference.health.settings import HealthSettingsError, load_health_settings  # noqa: PLC0415
     from prime_inference.health.sources.imex import ImexCtl  # noqa: PLC0415
+    from prime_inference.health.sources.klog import Klog  # noqa: PLC0415
     from prime_inference.health.sources.kmsg import Kmsg  # noqa: PLC0415
     from prime_inference.health.sources.nvml import Nvml  # noqa: PLC0415
     from prime_inference.health.sources.sysfs import Sysfs  # noqa: PLC0415
@@ -51,7 +49,7 @@ def agent() -> None:
         sources=Sources(
             Nvml() if settings.nvml else None,
             Sysfs(settings.sysfs_root),
-            Kmsg(settings.kmsg_path),
+            Kmsg(settings.kmsg_path) if settings.kernel_log == "kmsg" else Klog(),
             ImexCtl(settings.imex_command),
         ),
         clock=SystemClock(),
@@ -91,43 +89,9 @@ def capture(
     kmsg: Annotated[Path, typer.Option(help="The kernel log's device.")] = Path("/dev/kmsg"),
 ) -> None:
     """Read this node once and write what its sources said, for tests: no UUIDs, no kernel text but Xids."""
-    from prime_inference.health.deadline import Probe  # noqa: PLC0415
-    from prime_inference.health.readings import Snapshot  # noqa: PLC0415
-    from prime_inference.health.sources.fixture import to_json  # noqa: PLC0415
-    from prime_inference.health.sources.imex import ImexCtl  # noqa: PLC0415
-    from prime_inference.health.sources.kmsg import Kmsg  # noqa: PLC0415
-    from prime_inference.health.sources.nvml import Nvml  # noqa: PLC0415
-    from prime_inference.health.sources.sysfs import Sysfs  # noqa: PLC0415
-    from prime_inference.health.xids import event_in  # noqa: PLC0415
+    from prime_inference.health.capture import capture as take  # noqa: PLC0415
 
-    node = Sysfs(sysfs_root)
-    deadline = 20.0
-    gpus = Probe("nvml", Nvml().gpus, deadline).ask()
-    ports = Probe("sysfs", node.ports, deadline).ask()
-    lines = Probe("kmsg", Kmsg(kmsg).lines, deadline).ask()
-    imex = Probe("imex", ImexCtl("nvidia-imex-ctl").state, deadline).ask()
-    snapshot = Snapshot(
-        at=time.time(),
-        boot_id="captured",
-        gpus=None if gpus.value is None else tuple(replace(gpu, uuid=f"gpu-{gpu.index}") for gpu in gpus.value),
-        ports=ports.value,
-        kernel=None if lines.value is None else tuple(line for line in lines.value if event_in(line.text)),
-        imex=imex.value,
-    )
-    endings = {
-        "nvml": (gpus.ending, gpus.error),
-        "sysfs": (ports.ending, ports.error),
-        "kmsg": (lines.ending, lines.error),
-        "imex": (imex.ending, imex.error),
-    }
-    provenance = {
-        "captured": True,
-        "captured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "kernel": platform.release(),
-        "probes": {name: {"ending": ending.value, "error": error} for name, (ending, error) in endings.items()},
-    }
-    out.write_text(to_json(snapshot, provenance), encoding="utf-8")
-    typer.echo(json.dumps(provenance["probes"]))
+    typer.echo(json.dumps(take(out, sysfs_root, kmsg)))
 
 
 @health.command()

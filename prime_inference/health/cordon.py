@@ -9,6 +9,8 @@ from enum import StrEnum
 
 TAINT_KEY = "prime-inference/unhealthy"
 CONDITION = "PrimeInferenceHealthy"
+FABRIC_FAULT = "FabricFault"
+"""The condition's reason when what failed is shared with the node's NVLink domain."""
 
 
 class Decision(StrEnum):

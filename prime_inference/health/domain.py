@@ -46,3 +46,10 @@ def domains(views: Iterable[NodeView]) -> dict[str, DomainView]:
         names = tuple(sorted(view.node for view in nodes))
         found[domain] = DomainView(domain, names, tuple(sorted({*broken, *failed})), state)
     return found
+
+
+def unhealthy(views: list[NodeView]) -> frozenset[str]:
+    """Nodes that should serve nothing new: the failed ones, and every node of a domain whose fabric is broken."""
+    failed = {view.node for view in views if view.state is State.FAILED}
+    broken = [domain for domain in domains(views).values() if domain.state is State.FAILED]
+    return frozenset(failed.union(*(domain.nodes for domain in broken)))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import yaml
 
+from prime_inference.health.domain import unhealthy as unhealthy_of
 from prime_inference.health.kubernetes import Kubernetes, KubernetesError, WorkerPod
 from prime_inference.health.rotation import Why, Worker, drained, reason_to_drain
 
@@ -33,7 +34,7 @@ class FleetWatch:
         fleet = yaml.safe_load(self._source.read_text(encoding="utf-8"))
         try:
             pods = self._kubernetes.workers(self._namespace)
-            unhealthy = self._kubernetes.unhealthy() | {NOWHERE}
+            unhealthy = unhealthy_of(self._kubernetes.node_views()) | {NOWHERE}
         except KubernetesError as error:
             log.warning("cannot ask Kubernetes: %s", error)
             if not self._target.exists():

@@ -8,7 +8,9 @@ from typing import Any
 
 import httpx
 
-from prime_inference.health.cordon import CONDITION, TAINT_KEY, Cluster
+from prime_inference.health.cordon import CONDITION, FABRIC_FAULT, TAINT_KEY, Cluster
+from prime_inference.health.domain import NodeView
+from prime_inference.health.faults import State
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 IN_CLUSTER = "https://kubernetes.default.svc"
@@ -18,6 +20,8 @@ GROUP_LABELS = (
     ("leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index"),
 )
 """By which Grove and LWS mark the pods of one multi-node worker."""
+CLIQUE_LABEL = "nvidia.com/gpu.clique"
+"""Multi-node NVLink domain of a node's GPUs, written by NVIDIA's GPU feature discovery."""
 NODES_LABEL = "prime-inference/nodes"
 GPU_LABEL = "nvidia.com/gpu.present"
 TAINT = {"key": TAINT_KEY, "value": "true", "effect": "NoSchedule"}
@@ -99,16 +103,22 @@ class Kubernetes:
             for pod in pods["items"]
         ]
 
-    def unhealthy(self) -> frozenset[str]:
-        """Nodes whose agent says so: our condition is False, budget or no budget."""
-        nodes = self._ask("GET", "/api/v1/nodes")["items"]
-        return frozenset(
-            n["metadata"]["name"]
-            for n in nodes
-            if any(
-                c["type"] == CONDITION and c["status"] == "False" for c in n.get("status", {}).get("conditions") or []
+    def node_views(self) -> list[NodeView]:
+        """Every node as its agent's condition and NVIDIA's clique label have it."""
+        views = []
+        for node in self._ask("GET", "/api/v1/nodes")["items"]:
+            metadata = node["metadata"]
+            said = next((c for c in node.get("status", {}).get("conditions") or [] if c["type"] == CONDITION), None)
+            failed = said is not None and said["status"] == "False"
+            views.append(
+                NodeView(
+                    node=metadata["name"],
+                    state=State.FAILED if failed else State.HEALTHY,
+                    domain=metadata.get("labels", {}).get(CLIQUE_LABEL),
+                    fabric_ok=None if said is None else not (failed and said["reason"] == FABRIC_FAULT),
+                )
             )
-        )
+        return views
 
     def _ask(
         self, method: str, path: str, body: Any = None, kind: str = "", params: dict[str, str] | None = None

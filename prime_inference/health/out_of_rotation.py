@@ -4,14 +4,19 @@ import logging
 from enum import StrEnum
 
 from prime_inference.health.agent import Agent
-from prime_inference.health.cordon import Budget, Decision, decide
+from prime_inference.health.cordon import FABRIC_FAULT, Budget, Decision, decide
 from prime_inference.health.faults import Event, State
 from prime_inference.health.kubernetes import Kubernetes, KubernetesError
+from prime_inference.health.verdicts import Check, Severity
 
 log = logging.getLogger("prime_inference.health")
 
 HEARTBEAT_S = 60.0
 """The condition is written again this often, so that its age says whether the agent lives."""
+
+
+SHARED = frozenset({Check.FABRIC, Check.IMEX})
+"""Faults of the domain, seen from this node. A link that is down is the node's own: its peers' links stand."""
 
 
 class Told(StrEnum):
@@ -37,17 +42,18 @@ class OutOfRotation:
         failed = agent.state() is State.FAILED
         reasons = ", ".join(f"{f.check}:{f.entity}" for f in agent.faults.open.values())
         try:
-            self.last = self._tell(agent.node, failed, reasons, now)
+            shared = any(f.check in SHARED for f in agent.faults.open.values() if f.severity is Severity.FATAL)
+            self.last = self._tell(agent.node, failed, FABRIC_FAULT if shared else "Faults", reasons, now)
         except KubernetesError as error:
             # The next round tries again: state is level, not edge.
             self.last, self._written = Told.UNREACHABLE, None
             log.warning("cannot tell Kubernetes: %s", error)
 
-    def _tell(self, node: str, failed: bool, reasons: str, now: float) -> Told:
+    def _tell(self, node: str, failed: bool, reason: str, reasons: str, now: float) -> Told:
         said = (not failed, reasons)
         if said == self._written and self._tainted == failed and now - self._written_at < HEARTBEAT_S:
             return Told.NOTHING_NEW
-        self._kubernetes.set_condition(node, not failed, "Faults" if failed else "Healthy", reasons, now)
+        self._kubernetes.set_condition(node, not failed, reason if failed else "Healthy", reasons, now)
         self._written, self._written_at = said, now
         decision = decide(node, failed, self._kubernetes.cluster(), self._budget)
         if decision is Decision.OVER_BUDGET:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, ValidationError
 
@@ -29,6 +29,8 @@ class HealthSettings(BaseModel):
     clear_after_seconds: Seconds = 300.0
     """A fault ends when its check has been good for this long without a break."""
     sysfs_root: Path = Path("/sys")
+    kernel_log: Literal["kmsg", "syscall"] = "kmsg"
+    """The device needs a privileged container, the system call CAP_SYSLOG only."""
     kmsg_path: Path = Path("/dev/kmsg")
     state_file: Path | None = None
     """Baselines and open faults, kept over restarts of the agent."""

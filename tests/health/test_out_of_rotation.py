@@ -15,7 +15,7 @@ from prime_inference.health.out_of_rotation import OutOfRotation, Told
 from prime_inference.health.page import Page
 from tests.health.link_down import OUT_WITHIN_S, link_down
 from tests.support.kubernetes import Cluster, kubernetes
-from tests.unit.health.node import Node, agent_of, port
+from tests.unit.health.node import Node, agent_of, fabric, gpu, port
 
 FLEET = {
     "models": [{"name": "m", "deployments": ["east", "west"]}],
@@ -114,6 +114,28 @@ def test_a_worker_over_two_nodes_is_as_well_as_its_worst(cluster: Cluster, tmp_p
     watch = FleetWatch(Kubernetes(cluster.url), "n", source, target)
     assert watch.look() == frozenset(), "one of two workers is left"
     Kubernetes(cluster.url).set_condition("node-c", False, "Faults", "x", 0.0)
+    assert watch.look() == {"east"}
+
+
+def test_a_broken_fabric_takes_out_its_whole_nvlink_domain(cluster: Cluster, tmp_path: Path) -> None:
+    for name in ("node-a", "node-b"):
+        cluster.nodes[name]["metadata"]["labels"]["nvidia.com/gpu.clique"] = "rack.1"
+    cluster.pods.clear()
+    cluster.add_worker("east", "prefill", "node-b")
+    cluster.add_worker("east", "decode", "node-b")
+    node = Node((gpu(0, fabric=fabric()),), (port(),))
+    agent = agent_of(node)
+    agent.told.append(OutOfRotation(Kubernetes(cluster.url), Budget(0, 0)))
+    source, target = tmp_path / "source.yaml", tmp_path / "fleet.yaml"
+    source.write_text(yaml.safe_dump(FLEET))
+    watch = FleetWatch(Kubernetes(cluster.url), "n", source, target)
+    agent.round()
+    assert watch.look() == frozenset()
+    node.port_list = (port("DOWN"),)
+    agent.round()
+    assert watch.look() == frozenset(), "a port is the node's own, and node-b has the workers"
+    node.gpu_list = (gpu(0, fabric=fabric(summary=2)),)
+    agent.round()
     assert watch.look() == {"east"}
 
 

@@ -2,13 +2,15 @@
 
 import json
 import re
+import statistics
 
 import pytest
 from prime_kernels.build import PACKAGE
 
 README = (PACKAGE / "nvfp4_sparse_mla" / "README.md").read_text()
-RESULTS = PACKAGE.parent / "benchmarks" / "results" / "2026-11-30-kernel-nvfp4-sparse-mla"
-MEASUREMENTS = json.loads((RESULTS / "benchmark.json").read_text())["measurements"]
+RESULTS = PACKAGE.parent / "benchmarks" / "results" / "2026-11-30b-kernel-nvfp4-sparse-mla"
+BENCHMARK = json.loads((RESULTS / "benchmark.json").read_text())
+MEASUREMENTS = BENCHMARK["measurements"]
 
 
 def median(path: str, tokens: int, state: str, **others: object) -> float:
@@ -17,6 +19,12 @@ def median(path: str, tokens: int, state: str, **others: object) -> float:
     wanted |= {"early_launch": False, **others}
     found = [m for m in MEASUREMENTS if all(m[key] == value for key, value in wanted.items())]
     return float(found[0]["median_us"])
+
+
+def public(tokens: int, state: str, heads: int = 16) -> float:
+    """FlashMLA in the better of its arrangements."""
+    paths = [path for path in ("flashmla", "flashmla5") if path == "flashmla" or tokens % 5 == 0]
+    return min(median(path, tokens, state, heads=heads) for path in paths)
 
 
 def table_rows() -> list[list[str]]:
@@ -31,10 +39,41 @@ def test_the_table_covers_1_to_128_tokens() -> None:
 @pytest.mark.parametrize("row", table_rows(), ids=lambda row: f"{row[0]} tokens")
 def test_each_line_of_the_table_is_what_was_measured(row: list[str]) -> None:
     tokens = int(row[0])
-    warm = [median(path, tokens, "warm") for path in ("native", "fp8", "staged")]
-    cold = [median(path, tokens, "cold") for path in ("native", "fp8", "staged")]
-    ratios = [warm[0] / warm[1], warm[0] / warm[2]]
+    warm = [*(median(path, tokens, "warm") for path in ("native", "fp8", "staged")), public(tokens, "warm")]
+    cold = [*(median(path, tokens, "cold") for path in ("native", "fp8", "staged")), public(tokens, "cold")]
+    ratios = [warm[0] / other for other in warm[1:]]
     assert row[2:] == [f"{value:.2f}" for value in (*warm, *ratios, *cold)]
+
+
+def test_every_median_is_that_of_its_samples() -> None:
+    for measurement in MEASUREMENTS:
+        assert measurement["median_us"] == pytest.approx(statistics.median(measurement["samples_us"]), abs=0.001)
+
+
+def test_the_bars_that_the_readme_says_are_met_are_met() -> None:
+    native, ours = median("native", 15, "warm"), median("fp8", 15, "warm")
+    assert native <= 12.0
+    assert native <= 0.68 * median("staged", 15, "warm")
+    assert native <= 0.88 * public(15, "warm")
+    assert ours <= public(15, "warm")  # our baseline is no straw man
+    assert native > 0.88 * ours  # said to be missed
+    assert BENCHMARK["flashmla_relative_l2"] < 0.01  # and it was called rightly
+
+
+def test_the_floor_at_64_tokens_is_what_was_copied() -> None:
+    floor = 64 * 2048 * 352 / BENCHMARK["copy_bytes_per_second"] * 1e6
+    assert f"{floor:.1f} us that reading" in README
+    assert f"{median('native', 64, 'cold') / floor:.1f} times" in README
+
+
+def test_the_steps_are_what_was_measured() -> None:
+    for step in json.loads((RESULTS / "steps.json").read_text()):
+        found = next(
+            m
+            for m in step["measurements"]
+            if m["path"] == "native" and m["tokens"] == 15 and m["topk"] == 2048 and m["state"] == "warm"
+        )
+        assert re.search(rf"\| {found['median_us']:.2f}\b", README), step["step"]
 
 
 def test_the_numbers_in_the_text_are_what_was_measured() -> None:
@@ -47,6 +86,8 @@ def test_the_numbers_in_the_text_are_what_was_measured() -> None:
         median("native", 64, "cold", indices="uniform"),
         median("fp8", 64, "cold", indices="uniform"),
         *(median("native", 15, "warm", heads=heads) for heads in (8, 32, 64, 128)),
+        public(15, "warm", heads=64),
+        public(15, "warm", heads=128),
     ):
         assert re.search(rf"\b{value:.2f}\b", README), value
 
@@ -56,3 +97,22 @@ def test_every_result_names_device_driver_versions_and_source() -> None:
         result = json.loads((RESULTS / f"{name}.json").read_text())
         for key in ("command", "device", "gpu_uuid", "driver", "torch", "nvcc", "commit", "source_sha256"):
             assert result[key], (name, key)
+
+
+def test_what_bounds_the_kernel_is_what_was_profiled() -> None:
+    runs = json.loads((RESULTS / "counters.json").read_text())["runs"]
+    steady = {run["path"]: run for run in runs if run["tokens"] == 15 and run["cluster"] == 1}
+    pipe = "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_active [%]"
+    assert f"shared-memory pipe {steady['native'][pipe]:.0f} % (FP8 {steady['fp8'][pipe]:.0f} %)" in README
+    instructions = "sm__inst_executed.sum [inst]"
+    assert f"{steady['native'][instructions] / steady['fp8'][instructions] - 1:.0%}".replace("%", " % more") in README
+    profile = json.loads((RESULTS / "profile.json").read_text())
+    roles = profile["stall_samples"]["roles"]
+    waits = {name: role["stall_long_sb"] / role["samples"] for name, role in roles.items()}
+    assert f"at work {1 - waits['value']:.0%}".replace("%", " %") in README
+    assert f"warps waited {waits['key']:.0%}".replace("%", " %") in README
+    clock = profile["clock_readings"]
+    stages = clock["cluster_barrier_passed"] - clock["first_product"]
+    merge = clock["merged"] - clock["cluster_barrier_passed"]
+    for cycles in (clock["first_product"], stages, merge, clock["merged"]):
+        assert f"{cycles:,}" in README

@@ -9,6 +9,7 @@ import pytest
 from prime_inference.health.readings import counter
 from prime_inference.health.settings import HealthSettingsError, load_health_settings
 from prime_inference.health.sources.imex import ImexCtl
+from prime_inference.health.sources.klog import Klog
 from prime_inference.health.sources.kmsg import Kmsg, record_of
 from prime_inference.health.sources.sysfs import Sysfs
 from prime_inference.health.xids import event_in
@@ -57,6 +58,25 @@ def test_kernel_records_are_read_once(tmp_path: Path) -> None:
     with device.open("a") as more:
         more.write("4,3,300,-;third\n")
     assert [line.text for line in kernel.lines()] == ["third"]
+
+
+def test_the_whole_buffer_is_told_once_by_its_times() -> None:
+    kernel = Klog()
+    first = "<6>[    1.000001] a\n<6>[    1.000001] b\nno time\n<4>[    2.500000] NVRM: Xid (PCI:0000:1b:00): 79, x\n"
+    assert [line.text for line in kernel.new_in(first)] == ["a", "b", "NVRM: Xid (PCI:0000:1b:00): 79, x"]
+    assert kernel.new_in(first) == ()
+    more = first + "<4>[    2.500000] same instant\n<6>[   10.000000] later\n"
+    assert [line.text for line in kernel.new_in(more)] == ["same instant", "later"]
+
+
+def test_the_kernels_own_buffer_is_read_where_it_may_be() -> None:
+    kernel = Klog()
+    try:
+        first = kernel.lines()
+    except PermissionError:
+        pytest.skip("this user has no CAP_SYSLOG")
+    assert all(line.sequence >= 0 for line in first)
+    assert len(kernel.lines()) < max(len(first), 50), "what was told is not told again"
 
 
 def test_what_is_no_kernel_record_is_left_out() -> None:
