@@ -27,8 +27,7 @@ ANSWERED_WITHIN_S = 60.0
 """An answer beside a killed process; computing such a prompt takes 2 to 10 s here."""
 
 ANSWER_TOKENS = 6
-"""Further on this small model hesitates between numbers, and a loaded prefix decides otherwise than a computed one now and then
-(docs/kv.md): 262 tokens are computed in another shape than 1,286."""
+"""Further on a loaded prefix gave another digit once: an open question in docs/kv.md."""
 
 SENTENCES = (
     "The night watch counted {0} ships and {1} lamps before the bells of the old harbour rang.",
