@@ -7,7 +7,8 @@ prefill rate and load(L) the estimated time to load the next L tokens, the first
 
 since a load is asynchronous and runs while others are computed. So a load that ends within Q is free even from a tier
 slower than break-even, and there the best L is the longest that does. ttft is piecewise linear in L, with corners only
-at the end of a tier's segment and where load(L) = Q: those are all the candidates there are.
+at the end of a tier's segment and where load(L) = Q. Loads are whole chunks, so the last chunk that ends within Q and the
+one after it, which waits for the tier by less than it takes to compute, are both candidates.
 """
 
 import math
@@ -171,10 +172,10 @@ def _corners(
         end = min(before_tokens + segment.tokens, hit_tokens)
         corners.add(end)
         for limit_s in (queue_s, longest_s):
-            room_s = limit_s - before_s - segment.fixed_s
-            if room_s > 0.0:
-                fitting = math.floor(room_s * segment.bytes_per_s / bytes_per_token) if room_s < math.inf else end
-                corners.add(min(end, before_tokens + fitting // CHUNK_TOKENS * CHUNK_TOKENS))
+            room_s = max(0.0, limit_s - before_s - segment.fixed_s)
+            fitting = math.floor(room_s * segment.bytes_per_s / bytes_per_token) if room_s < math.inf else end
+            last_within = before_tokens + fitting // CHUNK_TOKENS * CHUNK_TOKENS
+            corners |= {min(end, last_within), min(end, last_within + CHUNK_TOKENS)}
         before_s += load_seconds(end - before_tokens, bytes_per_token, segment.bytes_per_s, segment.fixed_s)
         before_tokens = end
     return sorted(

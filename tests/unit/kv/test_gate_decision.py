@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from prime_inference.kv.capacity import CHUNK_TOKENS, GLM_5_3_FP8, break_even_bytes_per_s
@@ -106,6 +106,8 @@ def ttft_by_definition(tokens: int, new_tokens: int, segments: list[Segment], qu
 
 
 @given(SEGMENTS, st.integers(1, 30_000), st.floats(0.0, 2.0))
+@example([Segment(256, 2_565_624_000.0, 0.09375), Segment(11_008, 1_282_812_000.0, 0.0)], 11_264, 0.5)
+@settings(deadline=None)
 def test_no_number_of_chunks_would_have_been_estimated_better(
     segments: list[Segment], new_tokens: int, queue_s: float
 ) -> None:
