@@ -33,12 +33,18 @@ def test_below_break_even_with_an_idle_engine_nothing_is_taken() -> None:
 
 
 def test_a_slow_tier_gives_the_part_that_the_queue_hides() -> None:
-    queue_s = 0.2
+    queue_s = 0.196
     decision = decided(PROMPT, 0.5, queue_s=queue_s)
     assert (decision.choice, decision.reason) == (Choice.TAKE_PART, Reason.HIDDEN)
     assert decision.load_s <= queue_s
     one_more_s = (decision.tokens + CHUNK_TOKENS) * S / (0.5 * BREAK_EVEN)
-    assert one_more_s > queue_s
+    assert one_more_s - queue_s > CHUNK_TOKENS / R
+
+
+def test_a_chunk_that_outlasts_the_queue_by_less_than_its_computing_is_taken_too() -> None:
+    decision = decided(PROMPT, 0.5, queue_s=0.2)
+    assert (decision.choice, decision.reason) == (Choice.TAKE_PART, Reason.FASTER)
+    assert 0.0 < decision.load_s - 0.2 < CHUNK_TOKENS / R
 
 
 def test_a_short_hit_is_not_worth_its_fixed_cost() -> None:
