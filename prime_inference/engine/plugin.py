@@ -7,6 +7,7 @@ changed but by PRIME_* variables: those hosts have cores to spare for polling, a
 from prime_inference.engine.busy_wait import sleep_while_waiting
 from prime_inference.engine.cpu_attention import avoid_amx
 from prime_inference.engine.cpu_norm import register_norms
+from prime_inference.engine.cpu_seeds import rewind_seeded_generators
 from prime_inference.engine.nixl_spin import let_progress_thread_sleep
 from prime_inference.engine.tier import CONNECTOR, CONNECTOR_MODULE
 
@@ -20,6 +21,7 @@ def register() -> None:
         avoid_amx()
         sleep_while_waiting()
         register_norms()
+        rewind_seeded_generators()
 
 
 def name_tier_connector() -> None:

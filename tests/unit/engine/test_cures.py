@@ -8,6 +8,7 @@ import pytest
 from prime_inference.engine.busy_wait import sleep_while_waiting
 from prime_inference.engine.cpu_attention import KERNEL_VARIABLE, avoid_amx, patch_backend
 from prime_inference.engine.cpu_norm import PROVIDER, register_norms
+from prime_inference.engine.cpu_seeds import rewind_seeded_generators
 from prime_inference.engine.nixl_spin import patch_bindings
 
 
@@ -54,6 +55,9 @@ def test_what_the_cures_patch_exists_in_the_pinned_packages() -> None:
     assert callable(broadcast.sched_yield)
     attention = pytest.importorskip("vllm.v1.attention.backends.cpu_attn")
     assert callable(attention._get_attn_isa)
+    runner = pytest.importorskip("vllm.v1.worker.cpu_model_runner").CPUModelRunner
+    assert callable(runner._sample)
+    assert callable(runner._bookkeeping_sync)
 
 
 @pytest.mark.slow
@@ -74,3 +78,38 @@ def test_our_norms_agree_with_vllms_own() -> None:
         expected = fused["native"].impl_fn(x.clone(), residual.clone(), weight, 1e-5)
         got = fused[PROVIDER].impl_fn(x.clone(), residual.clone(), weight, 1e-5)
         torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_a_draw_that_is_thrown_away_is_taken_back_and_its_generator_is_kept_from_offsets() -> None:
+    seen: list[set[int]] = []
+
+    class Generator:
+        def __init__(self) -> None:
+            self.draws = 0
+
+        def get_state(self) -> int:
+            return self.draws
+
+        def set_state(self, draws: int) -> None:
+            self.draws = draws
+
+    class Runner:
+        def __init__(self) -> None:
+            self.input_batch = SimpleNamespace(generators={0: Generator(), 2: Generator()})
+            self.discard_request_mask = SimpleNamespace(np=[True, True, False])
+
+        def _sample(self) -> str:
+            for generator in self.input_batch.generators.values():
+                generator.draws += 1
+            return "sampled"
+
+        def _bookkeeping_sync(self) -> str:
+            seen.append(set(self.input_batch.generators))
+            return "kept"
+
+    rewind_seeded_generators(Runner)
+    rewind_seeded_generators(Runner)
+    runner = Runner()
+    assert (runner._sample(), runner._bookkeeping_sync()) == ("sampled", "kept")
+    assert {row: each.draws for row, each in runner.input_batch.generators.items()} == {0: 0, 2: 1}
+    assert seen == [{2}]
