@@ -12,7 +12,9 @@ LONG = "The keeper of the lighthouse wrote the day's weather into his book. " * 
 
 def test_a_seeded_long_prompt_is_answered_and_its_worker_lives(real_stack: Stack) -> None:
     before = real_stack.pid_of("prefill-0")
-    answer = real_stack.chat(f"{LONG} What did he write?", max_tokens=4, seed=7, temperature=1.0, timeout_s=120).raise_for_status()
+    answer = real_stack.chat(
+        f"{LONG} What did he write?", max_tokens=4, seed=7, temperature=1.0, timeout_s=120
+    ).raise_for_status()
     usage = answer.json()["usage"]
     assert usage["prompt_tokens"] > 4096
     assert usage["completion_tokens"] >= 1
