@@ -6,7 +6,8 @@ While the site's Valkey is away, copies come from the replica's own fallback sto
 counts only with the source that issued it, for the two count epochs apart.
 
 Panic rule: an open breaker still lets a trickle through when no peer (the deployments that could serve the request)
-takes traffic. Should every breaker be wrong at once, the trickle is how a client, and we, find out.
+takes traffic. Should every breaker be wrong at once, the trickle is how a client, and we, find out. For the same reason
+a ramp holds nothing back that no peer would take: admission bounds what a recovering deployment bears.
 """
 
 from collections.abc import Iterable, Mapping
@@ -174,10 +175,14 @@ class Board:
             percent = ramp_percent(self.settings, closed_for_ms, copy.snapshot.epoch)
             if percent == 100:
                 return Verdict.CLOSED
-            return Verdict.RAMP if draw * 100 < percent else Verdict.RAMP_HELD
-        if not any(self._copy(peer).snapshot.state is State.CLOSED for peer in peers if peer != deployment):
+            held = draw * 100 >= percent and self._taken_by_another(deployment, peers)
+            return Verdict.RAMP_HELD if held else Verdict.RAMP
+        if not self._taken_by_another(deployment, peers):
             due = now - self._panicked_at.get(deployment, -PANIC_EVERY_S) >= PANIC_EVERY_S
             if due or draw < PANIC_SHARE:
                 self._panicked_at[deployment] = now
                 return Verdict.PANIC
         return Verdict.OPEN if state is State.OPEN else Verdict.HALF_OPEN
+
+    def _taken_by_another(self, deployment: str, peers: Iterable[str]) -> bool:
+        return any(self._copy(peer).snapshot.state is State.CLOSED for peer in peers if peer != deployment)

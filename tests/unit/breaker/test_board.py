@@ -37,9 +37,16 @@ def test_the_trickle_lets_one_through_each_second_at_low_traffic() -> None:
 def test_a_breaker_that_just_closed_takes_a_tenth_then_half_then_all() -> None:
     desk = board(a=CLOSED_JUST_NOW)
     allowed = [
-        sum(desk.permit("a", ["a"], now, draw / 100).allowed for draw in range(100)) for now in (100.0, 102.0, 104.0)
+        sum(desk.permit("a", ["a", "b"], now, draw / 100).allowed for draw in range(100))
+        for now in (100.0, 102.0, 104.0)
     ]
     assert allowed == [10, 50, 100]
+
+
+def test_a_ramp_holds_nothing_back_that_no_other_deployment_would_take() -> None:
+    desk = board(a=CLOSED_JUST_NOW, b=OPEN)
+    for peers in (["a"], ["a", "b"]):
+        assert all(desk.permit("a", peers, 100.0, draw / 100).verdict is Verdict.RAMP for draw in range(100))
 
 
 def test_a_permit_is_reported_exactly_once() -> None:
