@@ -5,7 +5,6 @@ changed but by PRIME_* variables: those hosts have cores to spare for polling, a
 """
 
 from prime_inference.engine.busy_wait import sleep_while_waiting
-from prime_inference.engine.cpu_attention import avoid_amx
 from prime_inference.engine.cpu_norm import register_norms
 from prime_inference.engine.cpu_seeds import rewind_seeded_generators
 from prime_inference.engine.nixl_spin import let_progress_thread_sleep
@@ -18,7 +17,6 @@ def register() -> None:
     name_tier_connector()
     let_progress_thread_sleep()
     if current_platform.is_cpu():
-        avoid_amx()
         sleep_while_waiting()
         register_norms()
         rewind_seeded_generators()

@@ -29,7 +29,6 @@ INHERITED = (
     # Hosts set these where OpenBLAS picks a kernel that its processor computes wrongly.
     "OPENBLAS_CORETYPE",
     "OPENBLAS_L2_SIZE",
-    "PRIME_CPU_ATTENTION",
     "PRIME_NIXL_PROGRESS_SLEEP_US",
 )
 """Variables a child gets from us where we have them."""

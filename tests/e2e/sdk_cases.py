@@ -15,7 +15,9 @@ import openai
 from openai import OpenAI
 
 CASES: list[Callable[[OpenAI, str], None]] = []
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+# Every token of the answer leads the next likely by a logit or more: bfloat16 rounding in another kernel, which flips the
+# near ties of so small a model (docs/adr/0004), does not change it.
+QUESTION = [{"role": "user", "content": "Name the capital of France."}]
 
 
 def case(function: Callable[[OpenAI, str], None]) -> Callable[[OpenAI, str], None]:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from prime_inference.engine.busy_wait import sleep_while_waiting
-from prime_inference.engine.cpu_attention import KERNEL_VARIABLE, avoid_amx, patch_backend
 from prime_inference.engine.cpu_norm import PROVIDER, register_norms
 from prime_inference.engine.cpu_seeds import rewind_seeded_generators
 from prime_inference.engine.nixl_spin import patch_bindings
@@ -27,20 +26,6 @@ def test_nixls_progress_thread_sleeps_and_all_else_is_passed_on() -> None:
     assert bindings.nixlAgentConfig.__mro__[1] is StockConfig
 
 
-def test_the_vector_kernel_takes_the_place_of_amx_only() -> None:
-    for stock, expected in (("amx", "vec"), ("vec16", "vec16"), ("neon", "neon")):
-        backend: Any = SimpleNamespace(_get_attn_isa=lambda *_, chosen=stock: chosen)
-        patch_backend(backend)
-        patch_backend(backend)
-        assert backend._get_attn_isa("bf16", 32) == expected
-
-
-def test_an_unknown_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KERNEL_VARIABLE, "amx")
-    with pytest.raises(ValueError, match="allowed are vector, stock"):
-        avoid_amx()
-
-
 def test_waiting_sleeps() -> None:
     broadcast = SimpleNamespace(sched_yield=None)
     sleep_while_waiting(broadcast)
@@ -53,8 +38,6 @@ def test_what_the_cures_patch_exists_in_the_pinned_packages() -> None:
     assert "pthrDelay" in dir(nixl.nixlBind.nixlAgentConfig)
     broadcast = pytest.importorskip("vllm.distributed.device_communicators.shm_broadcast")
     assert callable(broadcast.sched_yield)
-    attention = pytest.importorskip("vllm.v1.attention.backends.cpu_attn")
-    assert callable(attention._get_attn_isa)
     runner = pytest.importorskip("vllm.v1.worker.cpu_model_runner").CPUModelRunner
     assert callable(runner._sample)
     assert callable(runner._bookkeeping_sync)
