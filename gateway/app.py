@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from gateway.api import generate, health, internal, models
+from gateway.api.direct import Direct
 from gateway.api.request import Endpoint
 from gateway.envelope import Envelope
 from gateway.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound
@@ -75,6 +76,9 @@ def public_app(state: GatewayState) -> FastAPI:
     app.include_router(generate.router, prefix=API_PREFIX, tags=["generation"])
     app.include_router(models.router, prefix=API_PREFIX, tags=["models"])
     app.include_router(health.router, tags=["health"])
+    posts = {f"{API_PREFIX}/{endpoint.value}": answer for endpoint, answer in generate.ANSWERS.items()}
+    # Middleware added later is further out: the envelope is around this.
+    app.add_middleware(Direct, posts=posts, on_error=_api_error)
     return _finished(app)
 
 
