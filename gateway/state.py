@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from starlette.requests import Request
 
@@ -38,7 +39,7 @@ class GatewayState:
     settlements: int = 0
     """Requests being answered now."""
 
-    @property
+    @cached_property
     def secret(self) -> bytes:
         return self.settings.secret.get_secret_value().encode()
 

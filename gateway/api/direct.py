@@ -6,7 +6,9 @@ OpenAPI document, and for every method and path that is not exactly one of these
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -15,6 +17,27 @@ from gateway.errors import ApiError
 
 Answer = Callable[[Request], Awaitable[Response]]
 AnswerError = Callable[[Request, ApiError], Awaitable[Response]]
+
+
+class IndexedHeaders(Headers):
+    """Looked into several times a request: Starlette's own compare every name each time, and raise for one not there."""
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(scope=scope)
+        # Of a name given twice the first counts, as there.
+        self._by_name = dict(reversed(self._list))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        value = self._by_name.get(key.lower().encode("latin-1"))
+        return default if value is None else value.decode("latin-1")
+
+
+class DirectRequest(Request):
+    @property
+    def headers(self) -> Headers:
+        if not hasattr(self, "_headers"):
+            self._headers = IndexedHeaders(self.scope)
+        return self._headers
 
 
 class Direct:
@@ -30,7 +53,7 @@ class Direct:
         if answer is None:
             await self._app(scope, receive, send)
             return
-        request = Request(scope, receive)
+        request = DirectRequest(scope, receive)
         try:
             response = await answer(request)
         except ApiError as error:

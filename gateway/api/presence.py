@@ -1,6 +1,6 @@
 """Whether the client is still there: what ends whatever the request waits for when it has gone.
 
-The listener's protocol tells (slow_headers.py), at no cost until it happens. Under another server, a task a request asks.
+The listener's protocol tells (gateway/listener.py), at no cost until it happens. Under another server, a task a request asks.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any, Self
 from starlette.requests import Request
 from starlette.types import Receive
 
-from gateway.slow_headers import CLIENT_GONE
+from gateway.listener import CLIENT_GONE
 
 
 class ClientGone(Exception):

@@ -1,7 +1,7 @@
 """Answers to the client: the event stream, the wait for it, and what happens when the client has gone.
 
 A stream costs two tasks: one opens it (failover, prefill), one watches the client. What ends a wait from outside (the
-client, the replica's shutdown) moves the deadline of that wait to now.
+client, the replica's shutdown) brings the end of that wait's time forward.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from gateway.errors import ApiError, UpstreamTimeout
 from gateway.guard.refusals import draining
 from gateway.metering.settle import Outcome, outcome_of_status
 from gateway.relay.attempts import OpenStream, UnaryAnswer
+from gateway.relay.limit import Limit
 from gateway.relay.stream import Editor, StreamEnd, UpstreamErrorEvent
 
 STREAM_HEADERS = {
@@ -50,15 +51,10 @@ async def unary(
     deadline: float,
 ) -> UnaryAnswer:
     """The answer of `work`. Raises ClientGone, UpstreamTimeout at the deadline, Unavailable when the replica ends."""
-    loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(deadline - time.monotonic()) as limit:
-
-            def end() -> None:
-                limit.reschedule(loop.time())
-
-            with presence.when_gone(end), When(shut_down, end):
-                return await work
+        limit = Limit(deadline - time.monotonic())
+        with limit, presence.when_gone(limit.end), When(shut_down, limit.end):
+            return await work
     except TimeoutError as error:
         if presence.gone:
             raise ClientGone from error
@@ -151,18 +147,18 @@ class EventStream(Response):
             self._close(outcome)
 
     async def _interruptible(self, send: Send) -> None:
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(self._deadline - time.monotonic()) as limit:
+        limit = Limit(self._deadline - time.monotonic())
 
-            def end(why: Interruption) -> None:
-                self._interruption = why
-                limit.reschedule(loop.time())
+        def end(why: Interruption) -> None:
+            self._interruption = why
+            limit.end()
 
-            with (
-                self._presence.when_gone(lambda: end(Interruption.CLIENT_GONE)),
-                When(self._shut_down, lambda: end(Interruption.SHUTTING_DOWN)),
-            ):
-                await self._relay(send)
+        with (
+            limit,
+            self._presence.when_gone(lambda: end(Interruption.CLIENT_GONE)),
+            When(self._shut_down, lambda: end(Interruption.SHUTTING_DOWN)),
+        ):
+            await self._relay(send)
 
     async def _relay(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
