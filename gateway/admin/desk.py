@@ -23,14 +23,14 @@ from gateway.state import GatewayState
 logger = logging.getLogger("gateway.admin")
 
 SHOWN = (
-    "prime_gateway_requests",
-    "prime_gateway_attempts",
-    "prime_gateway_tokens",
-    "prime_gateway_first_event_seconds",
-    "prime_gateway_tool_calls",
-    "prime_gateway_tool_faults",
+    "prime_gateway_requests_total",
+    "prime_gateway_attempts_total",
+    "prime_gateway_tokens_total",
+    "prime_gateway_first_event_seconds_bucket",
+    "prime_gateway_tool_calls_total",
+    "prime_gateway_tool_faults_total",
 )
-"""Of this replica's metrics, what the window keeps."""
+"""Samples of this replica's metrics that the window keeps."""
 
 GATHER_EVERY_S = 1.0
 """However many people look, and however fast their pages ask."""

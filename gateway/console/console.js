@@ -101,12 +101,12 @@ function drawDeployment(deployment) {
     node("header", {}, node("h3", { text: deployment.name }), node("span", { cls: "where", text: [deployment.site, deployment.region].filter(Boolean).join(" · ") })),
     chips(deployment),
     node("dl", {},
-      fact("prefill workers", number(prefill), prefill === 0), fact("decode workers", number(decode), decode === 0),
+      fact("prefill", number(prefill), prefill === 0), fact("decode", number(decode), decode === 0),
       fact("weight", `${Number(deployment.weight.toFixed(3))}`), fact("priority", `${deployment.priority}`),
       fact("TTFT p50", seconds(deployment.ttft_s.p50)), fact("TTFT p99", seconds(deployment.ttft_s.p99)),
       fact("ITL p50", seconds(deployment.itl_s.p50)), fact("ITL p99", seconds(deployment.itl_s.p99)),
       fact("attempts", number(deployment.attempts)), fact("failed", number(deployment.attempts_failed), deployment.attempts_failed > 0),
-      fact("waiting here", number(deployment.here.waiting), deployment.here.waiting > 0), fact("running here", number(deployment.here.requests))),
+      fact("waiting", number(deployment.here.waiting), deployment.here.waiting > 0), fact("running", number(deployment.here.requests))),
     held === null ? node("p", { cls: "note", text: "What all replicas hold is not known: the site's Valkey is away." })
       : bar("requests", held.requests, deployment.limit.requests, `${held.requests} / ${deployment.limit.requests}`),
     held === null ? null : bar("tokens", held.tokens, deployment.limit.tokens, `${short(held.tokens)} / ${short(deployment.limit.tokens)}`),
@@ -141,7 +141,7 @@ function alarms(view) {
     if (named.every((each) => each.draining || each.breaker.state !== "closed")) say(`${model.name}: no deployment takes its requests.`, true);
   }
   for (const each of view.deployments) {
-    if (each.breaker.state !== "closed") say(`${each.name}: breaker ${each.breaker.state.replace("_", " ")}, opened ${each.breaker.opens} times.`, true);
+    if (each.breaker.state !== "closed") say(`${each.name}: breaker ${each.breaker.state.replace("_", " ")}, opening ${each.breaker.opens} in a row.`, true);
     if (each.frontends.some((frontend) => !frontend.answers)) say(`${each.name}: a frontend is silent.`, true);
     else if (poolSize(each, "decode") === 0) say(`${each.name}: no decode worker.`, true);
     else if (poolSize(each, "prefill") === 0) say(`${each.name}: no prefill worker; decode workers compute prompts now.`, false);
@@ -270,7 +270,8 @@ function propose(action, target) {
   $("ask-fields").replaceChildren(...(order.fields ? order.fields(target) : []));
   $("ask-yes").textContent = order.verb;
   let force = false;
-  $("ask-yes").onclick = async () => {
+  $("ask-form").onsubmit = async (event) => {
+    event.preventDefault();
     $("ask-yes").disabled = true;
     try {
       await call("actions", { action, [order.of]: target.name, ...(order.more ? order.more() : {}), ...(force ? { force } : {}) });
@@ -301,7 +302,6 @@ theme(matchMedia("(prefers-color-scheme: light)").matches ? "light" : "dark");
 $("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
 $("leave").addEventListener("click", () => signOut());
 $("ask-no").addEventListener("click", () => $("ask").close());
-$("ask").querySelector("form").addEventListener("submit", (event) => { event.preventDefault(); $("ask-yes").click(); });
 $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   sessionStorage.setItem(KEY, $("key").value.trim());

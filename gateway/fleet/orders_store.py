@@ -30,6 +30,8 @@ class OrdersStore(Protocol):
 class ValkeyOrdersStore:
     def __init__(self, site: SiteValkey) -> None:
         self._site = site
+        # By name: sites may share one Valkey, and an order is for one of them.
+        self._key = site.key("orders", site.name)
 
     async def read(self) -> Heard:
         return _heard(await self._run("read"))
@@ -40,7 +42,7 @@ class ValkeyOrdersStore:
         return _heard(answer) if answer[0] == 1 else None
 
     async def _run(self, *arguments: str | int) -> tuple[int, bytes, bytes]:
-        written, now, text = await self._site.run(SCRIPT, [self._site.key("orders")], list(arguments))
+        written, now, text = await self._site.run(SCRIPT, [self._key], list(arguments))
         return written, now, text
 
 

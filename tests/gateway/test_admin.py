@@ -132,6 +132,28 @@ async def test_a_wrong_action_is_refused_with_what_is_wrong(
         assert (await overview(gw))["sites"][0]["revision"] == 0
 
 
+async def test_sites_that_share_a_valkey_have_orders_of_their_own(tmp_path: Path) -> None:
+    server = ValkeyServer().start()
+    settings: dict[str, Any] = {
+        "key": ADMIN,
+        "valkey_url": f"redis://127.0.0.1:{server.port}/0",
+        "reload_seconds": 0.05,
+    }
+    try:
+        async with gateway(tmp_path, ["http://127.0.0.1:1", "http://127.0.0.1:2"], **settings) as gw:
+            fleet = yaml.safe_load((tmp_path / "fleet.yaml").read_text())
+            fleet["deployments"][1]["site"] = "west"
+            (tmp_path / "fleet.yaml").write_text(yaml.safe_dump(fleet))
+            async with asyncio.timeout(5):
+                while gw.state.snapshot.fleet.deployments["d1"].site != "west":
+                    await asyncio.sleep(0.02)
+            assert (await act(gw, action="drain_site", site="west"))[0] == 200
+            await asyncio.sleep(0.2)
+            assert [each["draining"] for each in (await overview(gw))["deployments"]] == [False, True]
+    finally:
+        server.close()
+
+
 async def test_a_ramp_brings_an_overflow_deployment_in_step_by_step(tmp_path: Path) -> None:
     async with gateway(
         tmp_path,
