@@ -42,7 +42,8 @@ class ToolMetrics:
         )
         self.not_held = Counter(
             "prime_gateway_tools_not_held",
-            "Declared tools that the grammar does not hold in full: names_only (arguments free) or looser (a part is).",
+            "Declared tools that the grammar does not hold in full: names_only (arguments free), looser (a part is),"
+            " left_out (only its vendor runs it).",
             ["model", "how"],
             registry=registry,
         )
