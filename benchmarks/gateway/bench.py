@@ -107,6 +107,7 @@ class Run:
         self._direct = direct
         self._targets = measured
         self._requests_per_s: dict[str, float] = {}
+        self._held_back = 0
         self.points: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
 
     def _keep(self, part: str, result: dict[str, Any], **about: Any) -> dict[str, Any]:
@@ -151,6 +152,7 @@ class Run:
             middle = (low + high) // 2
             offered = RATES[middle]
             result = point("streams", target, plan.streams, length, plan.limits, offered, plan.events_a_stream)
+            result |= self._written()
             held = sustained(result, offered)
             kept = {name: value for name, value in result.items() if name not in ("first_event", "gap")}
             self._keep("search", kept, rate=offered, sustained=held)
@@ -160,6 +162,13 @@ class Run:
         """With a warm-up in which the target can open all streams."""
         opening_s = self._plan.streams / (OPENING_SHARE * self._requests_per_s.get(target.name, math.inf))
         return replace(length, warm_s=max(length.warm_s, opening_s + SETTLE_S))
+
+    def _written(self) -> dict[str, int]:
+        """By the upstream since this was last asked: how many streams were open at once, and how many events found
+        their socket full and went later."""
+        told = httpx.get(f"http://{self._direct.address}/stats", trust_env=False).json()
+        held_back, self._held_back = told["held_back"] - self._held_back, told["held_back"]
+        return {"upstream_streams": told["most_streams"], "upstream_held_back": held_back}
 
     def streams(self) -> None:
         plan = self._plan
@@ -172,7 +181,7 @@ class Run:
                 rate = round(SHARE_OF_SATURATION * highest[each.name])
                 for taken in (each, self._direct):
                     result = point("streams", taken, plan.streams, plan.stream, plan.limits, rate, plan.events_a_stream)
-                    self._keep("streams", result, at=each.name, rate=rate)
+                    self._keep("streams", result | self._written(), at=each.name, rate=rate)
 
 
 def sustained(result: dict[str, Any], offered: float) -> bool:
