@@ -114,6 +114,7 @@ def measure() -> dict[str, list[float]]:
     tools = declare(warm).tools
     door(warm)
     declared_module._prepare.cache_clear()
+    declared_module._read.cache_clear()
     return {
         "door_cold": timed(lambda turn: door(tools_of(samples, turn + 1)), ROUNDS // 4),
         "door_warm": timed(lambda _: door(warm), ROUNDS),
