@@ -6,7 +6,7 @@ scraped is the same text. A child is kept for good once its labels were met: lab
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -68,6 +68,10 @@ class _Numbers(Collector):
         child = self._children[values] = Number()
         return child
 
+    def describe(self) -> Iterable[Metric]:
+        """So that the registry knows whose names these are: it refuses a second owner and can show a selection."""
+        return self.collect()
+
     def _filled(self, family: Any) -> Iterator[Metric]:
         for values, child in self._children.items():
             family.add_metric(values, child.value)
@@ -111,6 +115,9 @@ class Histogram(Collector):
             _check(self._name, self._labels, values)
             child = self._children[values] = Buckets(self._bounds)
         return child
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
 
     def collect(self) -> Iterator[Metric]:
         family = HistogramMetricFamily(self._name, self._meaning, labels=self._labels)

@@ -52,3 +52,13 @@ def test_what_is_above_every_bound_counts_in_the_last_bucket() -> None:
     assert registry.get_sample_value("a_seconds_bucket", {"model": "m", "le": "250.0"}) == 0
     assert registry.get_sample_value("a_seconds_bucket", {"model": "m", "le": "+Inf"}) == 1
     assert registry.get_sample_value("a_seconds_sum", {"model": "m"}) == pytest.approx(1e9)
+
+
+def test_the_registry_shows_a_selection_and_refuses_a_second_owner_of_a_name() -> None:
+    registry = CollectorRegistry()
+    ours.Counter("a_things", "Things.", ["model"], registry=registry).labels("m").inc()
+    ours.Gauge("b_things", "Others.", registry=registry)
+    selected = registry.restricted_registry(["a_things_total"])
+    assert [sample.value for family in selected.collect() for sample in family.samples] == [1]
+    with pytest.raises(ValueError, match="Duplicated"):
+        ours.Gauge("b_things", "Again.", registry=registry)
