@@ -14,7 +14,8 @@ Values = Mapping[tuple[str, Labels], float]
 
 
 class Window:
-    """Samples as they come; with one alone, increases are since its process began. Between two of them a process may have restarted: a value that fell counts from zero."""
+    """Samples as they come; with one alone, increases are since its process began. Between two of them a process may have
+    restarted: a value that fell counts from zero."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s

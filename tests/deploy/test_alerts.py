@@ -16,6 +16,7 @@ import yaml
 
 from gateway.telemetry.guards import GuardCollector
 from gateway.telemetry.metrics import Metrics
+from gateway.toolcalls.metrics import ToolMetrics
 from prime_inference.health.page import metrics_of
 from tests.conftest import needs_on_ci
 from tests.deploy.rendered import CHART, ROOT, has_module
@@ -113,7 +114,9 @@ def ours() -> set[str]:
     agent.round()
     names = set(re.findall(r"^# TYPE (\S+) ", metrics_of(agent), re.MULTILINE))
     guards: Any = SimpleNamespace(all=list)
-    for family in [*Metrics().registry.collect(), *GuardCollector(guards).collect()]:
+    metrics = Metrics()
+    ToolMetrics(metrics.registry)
+    for family in [*metrics.registry.collect(), *GuardCollector(guards).collect()]:
         names |= {family.name, f"{family.name}_total", f"{family.name}_bucket", f"{family.name}_count"}
     return names
 
