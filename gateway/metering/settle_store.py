@@ -3,13 +3,17 @@
 import asyncio
 import logging
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, cast
 
 import msgspec
 import redis.asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from gateway.metering.settle import SettleRecord
+from gateway.site.valkey_store import SiteAddress
 from gateway.telemetry.metrics import Metrics
 
 logger = logging.getLogger("gateway.metering")
@@ -26,10 +30,9 @@ RETRY_PAUSE_S = 1.0
 class SettleStream:
     """Owns one background task, which writes what `keep` queues."""
 
-    def __init__(self, url: str, metrics: Metrics) -> None:
-        self._client: redis.Redis = redis.from_url(
-            url, socket_connect_timeout=OPERATION_TIMEOUT_S, socket_timeout=OPERATION_TIMEOUT_S
-        )
+    def __init__(self, address: SiteAddress, metrics: Metrics) -> None:
+        self._sentinel: Sentinel | None = None
+        self._client = self._connect(address)
         self._queue: asyncio.Queue[SettleRecord] = asyncio.Queue(MAX_QUEUED_RECORDS)
         self._metrics = metrics
         self._unwritten = 0
@@ -59,6 +62,23 @@ class SettleStream:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._client.aclose()
+        if self._sentinel is not None:
+            for each in self._sentinel.sentinels:
+                await each.aclose()
+
+    def _connect(self, address: SiteAddress) -> redis.Redis:
+        """With Sentinels, each new connection asks them for the primary: after a failover the next try finds it."""
+        options: dict[str, Any] = {
+            "username": address.username,
+            "password": address.password,
+            "socket_connect_timeout": OPERATION_TIMEOUT_S,
+            "socket_timeout": OPERATION_TIMEOUT_S,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        if not address.sentinels:
+            return redis.Redis(host=address.host, port=address.port, ssl=address.tls, **options)
+        self._sentinel = Sentinel(address.sentinels, sentinel_kwargs=options, **options)  # type: ignore[no-untyped-call]
+        return cast("redis.Redis", self._sentinel.master_for(address.primary_name, ssl=address.tls))
 
     async def _write(self) -> None:
         while True:
