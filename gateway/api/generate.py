@@ -105,7 +105,8 @@ async def _answer(state: GatewayState, request: Request, endpoint: Endpoint, set
     gate = state.gate(applicant, snapshot, model)
     exchange = Exchange(settlement, gate, state.sessions, session, len(raw))
     order = targets(model, session, state.guards.standing)
-    attempts = Attempts(state.upstream, order, endpoint.value, gate, terms.patience_s, Reporter(state, settlement))
+    path = served.request.endpoint.value
+    attempts = Attempts(state.upstream, order, path, gate, terms.patience_s, Reporter(state, settlement))
     presence = Presence(request.receive)
     try:
         if parsed.stream:

@@ -13,11 +13,13 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from gateway.api.request import Endpoint, GenerationRequest
+from gateway.dialects import DIALECTS, translated
+from gateway.dialects.chat import as_chat
 from gateway.errors import InvalidRequest, Unavailable
 from gateway.fleet.registry import Fleet, Model
 from gateway.toolcalls.forward import check_format, forwarded, thinking_open
 from gateway.toolcalls.metrics import ToolMetrics
-from gateway.toolcalls.served import Served, ServedWithTools
+from gateway.toolcalls.served import Served, ServedInDialect, ServedWithTools
 from prime_inference.toolcalls.choice import Choice, Mode, read_choice
 from prime_inference.toolcalls.compiler import TagCompiler
 from prime_inference.toolcalls.declared import Declared, OnUnsupported, declare
@@ -56,16 +58,21 @@ class ToolDesk:
     async def prepare(self, model: Model, request: GenerationRequest) -> Served:
         """The request as it leaves, and what becomes of its answers. Raises InvalidRequest for tools that cannot be
         served as they are, Unavailable where no grammar can be had."""
+        if model.tools.format is ToolFormat.ENGINE or request.endpoint not in DIALECTS:
+            return await self._prepare(model, request)
+        # The frontend leaves the text raw, and chat completions are where it is read.
+        asked, new_writer = translated(request)
+        if asked.left_out:
+            self._metrics.not_held.labels(model.name, "left_out").inc(asked.left_out)
+        chat = await self._prepare(model, as_chat(request, asked))
+        return ServedInDialect(chat.request, chat, new_writer)
+
+    async def _prepare(self, model: Model, request: GenerationRequest) -> Served:
         fields, tools = request.fields, model.tools
         if tools.format is ToolFormat.ENGINE:
             judged = request.endpoint is Endpoint.CHAT and fields.get("tools")
             return self._judged_only(model, request) if judged else Served(request)
         if request.endpoint is not Endpoint.CHAT:
-            if fields.get("tools"):
-                # The frontend leaves the text raw, and these endpoints' answers are not read here.
-                raise InvalidRequest(
-                    "This model's tools are served on /chat/completions.", param="tools", code="unsupported_value"
-                )
             return Served(request)
         thinking = thinking_open(fields, tools.thinking)
         if not fields.get("tools"):

@@ -147,13 +147,13 @@ def _frontend(plan: StackPlan) -> ProcessSpec:
 def _workers(plan: StackPlan) -> list[ProcessSpec]:
     options = plan.options
     roles = [WorkerRole.PREFILL] * options.prefill + [WorkerRole.DECODE] * options.decode
-    counts = {WorkerRole.PREFILL: 0, WorkerRole.DECODE: 0}
-    specs = []
-    for index, role in enumerate(roles):
-        name = f"{role.value}-{counts[role]}"
-        counts[role] += 1
-        specs.append(_worker(plan, index, role, name))
-    return specs
+    names = worker_names(options)
+    return [_worker(plan, index, role, names[index]) for index, role in enumerate(roles)]
+
+
+def worker_names(options: UpOptions) -> list[str]:
+    """In the order of the plan's devices: the prefill workers, then the decode workers."""
+    return [f"prefill-{n}" for n in range(options.prefill)] + [f"decode-{n}" for n in range(options.decode)]
 
 
 def _worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> ProcessSpec:
@@ -217,7 +217,17 @@ def _vllm_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> Pr
         ready_within_s=WORKER_READY_WITHIN_S,
         stop_within_s=15.0,
         nice=0 if on_gpu else ENGINE_NICE,
+        after=_before_on_the_same_gpu(plan, index),
     )
+
+
+def _before_on_the_same_gpu(plan: StackPlan, index: int) -> tuple[str, ...]:
+    """The worker that must be ready first. vLLM measures the GPU's memory while it starts and takes what a neighbour
+    allocates meanwhile for its own: of two that started together on an H200, one found no memory left for its cache.
+    """
+    gpu = plan.devices[index].gpu
+    before = [n for n in range(index) if gpu is not None and plan.devices[n].gpu == gpu]
+    return (worker_names(plan.options)[before[-1]],) if before else ()
 
 
 def _mocker_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> ProcessSpec:

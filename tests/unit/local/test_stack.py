@@ -92,6 +92,13 @@ def test_gpu_workers_get_their_gpu_and_their_share_of_it() -> None:
     assert prefill.env["PRIME_NIXL_PROGRESS_SLEEP_US"] == "0"
 
 
+def test_workers_that_share_a_gpu_start_one_after_another_and_others_at_once() -> None:
+    devices = [WorkerDevice("0", 0.45), WorkerDevice("1", 0.9), WorkerDevice("0", 0.45)]
+    after = {spec.name: spec.after for spec in specs_of(replace(plan(decode=2), devices=devices))}
+    assert after["prefill-0"] == after["decode-0"] == ()
+    assert after["decode-1"] == ("prefill-0",)
+
+
 def test_the_mocker_takes_the_engines_place() -> None:
     specs = specs_of(plan(engine=EngineChoice.MOCKER))
     assert all("dynamo.mocker" in spec.argv for spec in specs if spec.role in (Role.PREFILL, Role.DECODE))
