@@ -145,6 +145,14 @@ def orphans(expressions: list[str]) -> set[str]:
     return lost
 
 
+def asked_for() -> set[str]:
+    """Every name in a rule or on a dashboard that no rule records."""
+    boards = [json.loads(path.read_text()) for path in sorted((CHART / "files/dashboards").glob("*.json"))]
+    queries = [t["expr"] for board in boards for panel in board["panels"] for t in panel["targets"]]
+    names = {name for query in [*queries, *(rule["expr"] for rule in rules())] for name in metric_names(query)}
+    return names - {rule["record"] for rule in rules() if "record" in rule}
+
+
 def test_every_metric_is_written_by_somebody() -> None:
     needs_on_ci(
         has_module("promql_parser") and has_module("vllm") and has_module("dynamo"), "promql-parser and engines"
