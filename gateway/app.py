@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from gateway.admin import api as admin
 from gateway.admin.desk import AdminDesk
 from gateway.api import generate, health, internal, models
+from gateway.api.direct import Direct
 from gateway.api.request import Endpoint
 from gateway.console import page as console
 from gateway.envelope import Envelope
@@ -83,6 +84,9 @@ def public_app(state: GatewayState) -> FastAPI:
     app.include_router(generate.router, prefix=API_PREFIX, tags=["generation"])
     app.include_router(models.router, prefix=API_PREFIX, tags=["models"])
     app.include_router(health.router, tags=["health"])
+    posts = {f"{API_PREFIX}/{endpoint.value}": answer for endpoint, answer in generate.ANSWERS.items()}
+    # Middleware added later is further out: the envelope is around this.
+    app.add_middleware(Direct, posts=posts, on_error=_api_error)
     return _finished(app)
 
 

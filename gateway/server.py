@@ -10,6 +10,7 @@ serves on the same socket now, answers what comes on those it has, and goes down
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -21,14 +22,17 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.app import gateway_state, internal_app, public_app
+from gateway.listener import protocol_with
 from gateway.settings import GatewaySettings
-from gateway.slow_headers import protocol_with
 from gateway.state import GatewayState
 from gateway.telemetry.logs import configure_logging
 
 logger = logging.getLogger("gateway")
 
 BACKLOG_CONNECTIONS = 2048
+
+YOUNG_OBJECTS = 10_000
+"""New objects between two looks for garbage, some hundred requests'; reference counts free nearly all of it by then."""
 
 DRAIN_LOOK_EVERY_S = 0.05
 NOTICE_S = 1.0
@@ -93,6 +97,14 @@ async def drain(state: GatewayState, public: Server) -> None:
     public.should_exit = True
 
 
+def spare_the_collector() -> None:
+    """Modules, schemas and routes live as long as the process: looked through again with each full collection, they cost a
+    twentieth of all CPU time under load."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
+
+
 def inherited(descriptor: int) -> socket.socket:
     """The socket that somebody else has bound. Raises PortInUse if it is none."""
     try:
@@ -141,6 +153,7 @@ async def serve(settings: GatewaySettings) -> None:
         public = server_for(public_api, settings.header_timeout_seconds)
         internal = server_for(internal_app(state), settings.header_timeout_seconds)
         loop = asyncio.get_running_loop()
+        spare_the_collector()
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, state.draining.set)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from starlette.requests import Request
 
@@ -47,7 +48,7 @@ class GatewayState:
         self._heard: Mapping[str, Heard] = {}
         self.orders = OrdersWatch(lambda: [(guard.name, guard.valkey) for guard in self.guards.all()], self.obey)
 
-    @property
+    @cached_property
     def secret(self) -> bytes:
         return self.settings.secret.get_secret_value().encode()
 

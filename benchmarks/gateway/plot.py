@@ -30,7 +30,10 @@ def svg(summary: Numbers) -> str:
     panels: list[tuple[str, Callable[[Numbers, int], list[str]]]] = [
         ("Unary requests a second, one core", bars(targets, "requests_per_s", "{:,.0f}")),
         ("Streamed events a second, one core, 256 streams", bars(targets, "events_per_s", "{:,.0f}")),
-        ("Added latency of a unary request at 70 % of that, ms: p50 (filled) and p99 (open)", latencies),
+        (
+            "Added latency of a unary request at 70 % of its own rate, ms, logarithmic: p50 (filled), p99 (open)",
+            latencies,
+        ),
         ("Memory with 1,000 idle streams, MiB", bars(targets, "idle_mib", "{:,.0f}")),
     ]
     top = 0

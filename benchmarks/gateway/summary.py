@@ -43,7 +43,7 @@ def summarise(points: Points) -> dict[str, Any]:
         },
         "points": len(every),
         "void_points": sum(point["void"] for point in every),
-        "load_core_busy_most": max(point["cores"][1] for point in every if not point["void"]),
+        "load_core_busy_most": max((point["cores"][1] for point in every if not point["void"]), default=0.0),
     }
 
 

@@ -87,8 +87,7 @@ def upstream() -> Iterator[Target]:
 
 @contextmanager
 def target(name: str, behind: Target) -> Iterator[Target]:
-    """With a Valkey of its own beside the upstream: two gateways at one would be two replicas. Raises RivalMissing,
-    TimeoutError."""
+    """With a Valkey of its own beside the upstream: two gateways at one would be two replicas. Raises TimeoutError."""
     port, second, valkey_port = free_ports(3)
     valkey = [
         str(get_binary_path()),

@@ -58,7 +58,7 @@ class Guards:
     def standing(self, deployment: str) -> Standing:
         """From what this replica knows without asking anybody."""
         guard = self._guards[self._site_of[deployment]]
-        if guard.breakers.board.states([deployment])[deployment] is not State.CLOSED:
+        if guard.breakers.board.state(deployment) is not State.CLOSED:
             return Standing.CLOSED_OFF
         return Standing.SCARCE if guard.admission.is_scarce(deployment) else Standing.FREE
 

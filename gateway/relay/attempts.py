@@ -22,6 +22,7 @@ from gateway.fleet.choice import Target
 from gateway.guard.gate import Gate
 from gateway.guard.ticket import Ticket
 from gateway.relay.causes import ENDINGS, AttemptFailed, Cause, client_error, error_for
+from gateway.relay.limit import Limit
 from gateway.relay.sse import EventSplitter, EventTooLarge
 from gateway.relay.stream import Editor, StreamEnd, UpstreamErrorEvent
 from gateway.relay.upstream import Upstream, UpstreamAnswer
@@ -212,7 +213,7 @@ class Attempts:
         ending: Ending | None = Ending.CLIENT_GONE
         left_at: float | None = None
         try:
-            async with asyncio.timeout(timeout_s):
+            with Limit(timeout_s):
                 answer = await self._upstream.post(f"{target.frontend}/v1/{self._path}", headers, body)
                 begun = await begin(target, answer, ticket)
             ending = None

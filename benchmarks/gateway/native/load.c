@@ -24,6 +24,7 @@
 #define SESSIONS 1024
 #define BATCH 256
 #define DRAIN_S 5.0
+#define SETTLE_S 0.5
 
 enum mode { CLOSED, OPEN, STREAMS, KEEP };
 enum part { HEAD, BODY, CHUNK_SIZE, CHUNK, CHUNK_END };
@@ -304,9 +305,9 @@ int main(int count, char **arguments) {
         int64_t now = now_ns();
         if (now >= ends) break;
         while (mode == CLOSED && free_count > 0) ask(&all[free_list[--free_count]], now_ns(), 1);
-        /* The streams that are open from the start come over the first half of the warm-up. */
+        /* The streams that are open from the start come one by one, the last SETTLE_S before the measured time. */
         while (mode == STREAMS && opened < connections && free_count > 0 &&
-               now >= began + (int64_t)(warm_s * 0.5e9 * opened / connections)) {
+               now >= began + (int64_t)((warm_s - SETTLE_S) * 1e9 * opened / connections)) {
             ask(&all[free_list[--free_count]], now, rest_of_a_life(opened++));
         }
         long waiting = 0;
