@@ -145,10 +145,10 @@ def measure() -> dict[str, list[float]]:
 
 def compile_costs(tokenizer: Path) -> dict[str, list[float]]:
     """As the compile process does it, in this process."""
-    import xgrammar
-    from transformers import AutoTokenizer
+    import xgrammar  # noqa: PLC0415 - the other parts run without the compiler
+    from transformers import AutoTokenizer  # noqa: PLC0415
 
-    from prime_inference.toolcalls.compile_process import CACHE_BYTES, compile_tag
+    from prime_inference.toolcalls.compile_process import CACHE_BYTES, compile_tag  # noqa: PLC0415
 
     info = xgrammar.TokenizerInfo.from_huggingface(AutoTokenizer.from_pretrained(str(tokenizer), local_files_only=True))
     compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_limit_bytes=CACHE_BYTES)
