@@ -43,7 +43,8 @@ def asked_in_messages(fields: dict[str, Any]) -> Asked:
         chat["stop"] = fields["stop_sequences"]
     if isinstance(fields.get("thinking"), dict):
         thinking(chat, fields["thinking"].get("type") != "disabled")
-    wanted = (fields.get("output_config") or {}).get("format") or fields.get("output_format")
+    config = fields.get("output_config")
+    wanted = config.get("format") if isinstance(config, dict) else fields.get("output_format")
     if isinstance(wanted, dict):
         chat["response_format"] = json_schema(wanted.get("schema"))
     chat["messages"] = _messages(fields)

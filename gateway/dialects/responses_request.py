@@ -96,8 +96,9 @@ def _item(turns: Turns, item: dict[str, Any], at: str) -> None:
             raise refused(f"{at}.role", f"`{at}.role` must be one of {', '.join(SPEAKERS)}.", "invalid_value")
         turns.say(role, _content(item.get("content"), f"{at}.content").content)
     elif kind == "reasoning":
-        said = item.get("content") or item.get("summary") or []
-        turns.think("\n".join(part["text"] for part in said if isinstance(part, dict) and "text" in part))
+        said = list_at(item.get("content") or item.get("summary") or [], at)
+        texts = [part.get("text") for part in said if isinstance(part, dict)]
+        turns.think("\n".join(text for text in texts if isinstance(text, str)))
     elif kind in ("function_call", "custom_tool_call"):
         name = text_at(item.get("name"), f"{at}.name")
         if item.get("namespace"):

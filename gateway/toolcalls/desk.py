@@ -18,6 +18,7 @@ from gateway.dialects import DIALECTS, translated
 from gateway.dialects.chat import as_chat
 from gateway.errors import InvalidRequest, Unavailable
 from gateway.fleet.registry import Fleet, Model
+from gateway.toolcalls.books import Books
 from gateway.toolcalls.forward import (
     asks_for_a_format,
     check_format,
@@ -27,7 +28,7 @@ from gateway.toolcalls.forward import (
     with_format,
 )
 from gateway.toolcalls.metrics import ToolMetrics
-from gateway.toolcalls.served import Served, ServedInDialect, ServedWithTools
+from gateway.toolcalls.served import Served, ServedInDialect, ServedPassing, ServedWithTools
 from prime_inference.toolcalls.choice import Choice, Mode, read_choice
 from prime_inference.toolcalls.compiler import Rejected, TagCompiler
 from prime_inference.toolcalls.declared import Declared, OnUnsupported, declare
@@ -79,7 +80,7 @@ class ToolDesk:
     async def _prepare(self, model: Model, request: GenerationRequest) -> Served:
         fields, tools = request.fields, model.tools
         if tools.format is ToolFormat.ENGINE:
-            judged = request.endpoint is Endpoint.CHAT and fields.get("tools")
+            judged = request.endpoint is not Endpoint.COMPLETIONS and fields.get("tools")
             return self._judged_only(model, request) if judged else Served(request)
         if request.endpoint is not Endpoint.CHAT:
             return Served(request)
@@ -150,11 +151,14 @@ class ToolDesk:
     def _judged_only(self, model: Model, request: GenerationRequest) -> Served:
         """The frontend's business, refusals included; its calls are judged as far as the tools can be read."""
         try:
-            declared = declare(request.fields["tools"], OnUnsupported.NAMES_ONLY)
-            choice = read_choice(request.fields.get("tool_choice"), declared.tools)
-        except ToolError:
+            fields = translated(request)[0].fields if request.endpoint in DIALECTS else request.fields
+            declared = declare(fields.get("tools"), OnUnsupported.NAMES_ONLY)
+            choice = read_choice(fields.get("tool_choice"), declared.tools)
+        except (ToolError, InvalidRequest):
             return Served(request)
-        return ServedWithTools(request, self._metrics, model.name, declared, choice, False, False)
+        if request.endpoint is Endpoint.CHAT:
+            return ServedWithTools(request, self._metrics, model.name, declared, choice, False, False)
+        return ServedPassing(request, lambda: Books(self._metrics, model.name, declared, choice))
 
     def _count_what_is_not_held(self, model: Model, declared: Declared) -> None:
         looser = sum(

@@ -7,15 +7,17 @@ from typing import Any
 
 import msgspec
 
-from gateway.api.request import GenerationRequest
+from gateway.api.request import Endpoint, GenerationRequest
 from gateway.api.shapes import editor_for
 from gateway.dialects.editor import DialectEditor
 from gateway.dialects.writer import Unspeakable, Writer, whole_answer
 from gateway.errors import UpstreamFailed
 from gateway.relay.stream import Editor
+from gateway.relay.typed_stream import MESSAGES, RESPONSES
 from gateway.toolcalls.books import LOST, Books
 from gateway.toolcalls.editor import ToolStreamEditor
 from gateway.toolcalls.metrics import ToolMetrics
+from gateway.toolcalls.passing import PassingEditor, calls_in_message, calls_in_response
 from prime_inference.toolcalls.choice import Choice
 from prime_inference.toolcalls.declared import Declared
 from prime_inference.toolcalls.raw import RawStream, raw_response
@@ -91,3 +93,22 @@ class ServedInDialect(Served):
             return whole_answer(self.chat.whole(body), self.new_writer())
         except Unspeakable as problem:
             raise UpstreamFailed(f"The answer is of no use: {problem}.", code="tool_call_lost") from problem
+
+
+@dataclass(frozen=True)
+class ServedPassing(Served):
+    """A Responses or Messages request whose calls the frontend parses: its answers pass, and are judged."""
+
+    new_books: Callable[[], Books]
+
+    def editor(self) -> Editor:
+        dialect = MESSAGES if self.request.endpoint is Endpoint.MESSAGES else RESPONSES
+        return PassingEditor(dialect, self.new_books())
+
+    def whole(self, body: bytes) -> bytes:
+        answer: dict[str, Any] = msgspec.json.decode(body)
+        books = self.new_books()
+        messages = self.request.endpoint is Endpoint.MESSAGES
+        books.saw(calls_in_message(answer) if messages else calls_in_response(answer))
+        books.close()
+        return body

@@ -1,13 +1,15 @@
 """SmolLM2 with two more tokens, `<think>` and `</think>`, and a chat template that leaves the thinking open as GLM's do.
 
-Nobody taught it to think: what is tested is who holds the grammar back until `</think>`, and a test can make it write that.
+Nobody taught it to think. Its `</think>` gets the weights of a full stop, so that it closes its thinking of its own accord
+where a sentence might end. (Dynamo 1.6.1 takes a `logit_bias` and drops it, so that a request cannot.)
 
-Usage: thinking_model.py SOURCE TARGET     prints the id of `</think>`
+Usage: thinking_model.py SOURCE TARGET
 """
 
 import sys
 from pathlib import Path
 
+import torch
 from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -26,9 +28,12 @@ def main(source: str, target: str) -> None:
     assert template.count(OPENS_A_TURN) == 1
     tokenizer.chat_template = template.replace(OPENS_A_TURN, OPENS_THE_THINKING)
     model.resize_token_embeddings(len(tokenizer))
+    (full_stop,) = tokenizer.encode(".", add_special_tokens=False)
+    with torch.no_grad():
+        weights = model.get_input_embeddings().weight  # the output's, too: they are tied
+        weights[tokenizer.convert_tokens_to_ids("</think>")] = weights[full_stop]
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
-    print(tokenizer.convert_tokens_to_ids("</think>"))
 
 
 if __name__ == "__main__":

@@ -137,3 +137,58 @@ async def test_a_busy_fleet_is_a_429_in_each_dialect(tmp_path: Path, path: str) 
             error = await answer.json()
     assert error["error"]["type"] == "rate_limit_error"
     assert (error.get("type") == "error") is (path == "messages")
+
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
+TOOLS = {
+    "responses": [{"type": "function", "name": "f", "parameters": SCHEMA}, {"type": "web_search"}],
+    "messages": [{"name": "f", "input_schema": SCHEMA}],
+}
+CALLS = [("f", {"n": 1}), ("f", {"n": "x"}), ("g", {})]
+ITEMS = [
+    {"type": "function_call", "id": f"fc{n}", "call_id": f"c{n}", "name": name, "arguments": json.dumps(given)}
+    for n, (name, given) in enumerate(CALLS)
+]
+BLOCKS = [{"type": "tool_use", "id": f"t{n}", "name": name, "input": given} for n, (name, given) in enumerate(CALLS)]
+CALLING_STREAMS = {
+    "responses": [*RESPONSE_STREAM[:2], typed("response.completed", response=response(output=ITEMS, usage=R_USAGE))],
+    "messages": [
+        MESSAGE_STREAM[0],
+        *(
+            part
+            for n, block in enumerate(BLOCKS)
+            for part in (
+                typed("content_block_start", index=n, content_block={**block, "input": {}}),
+                *(
+                    typed("content_block_delta", index=n, delta={"type": "input_json_delta", "partial_json": piece})
+                    for piece in (json.dumps(block["input"])[:3], json.dumps(block["input"])[3:])
+                    if piece
+                ),
+                typed("content_block_stop", index=n),
+            )
+        ),
+        typed("message_delta", delta={"stop_reason": "tool_use", "stop_sequence": None}, usage={"output_tokens": 2}),
+        typed("message_stop"),
+    ],
+}
+CALLING_WHOLE: dict[str, dict[str, Any]] = {
+    "responses": response(output=ITEMS, usage=R_USAGE),
+    "messages": {**MESSAGE, "content": BLOCKS, "stop_reason": "tool_use", "usage": {**M_USAGE, "output_tokens": 2}},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_calls_that_the_frontend_parsed_pass_as_they_are_and_are_judged(
+    tmp_path: Path, path: str, streamed: bool
+) -> None:
+    whole = json.dumps(CALLING_WHOLE[path]).encode()
+    script = sends(*CALLING_STREAMS[path]) if streamed else answers(whole)
+    async with upstream(script) as up, gateway(tmp_path, [up.url]) as gw:
+        sent = {**BODIES[path], "stream": streamed, "tools": TOOLS[path]}
+        async with gw.session.post(f"{gw.url}/{path}", json=sent) as answer:
+            assert await answer.read() == (b"".join(CALLING_STREAMS[path]) if streamed else whole)
+        assert up.requests[0]["body"]["tools"] == TOOLS[path]
+        for verdict in ("Ok", "SchemaMismatch", "UnknownName"):
+            assert gw.metric("prime_gateway_tool_calls_total", model="m", verdict=verdict) == 1
+        assert gw.metric("prime_gateway_tool_answers_total", model="m", outcome="calls_wrong") == 1

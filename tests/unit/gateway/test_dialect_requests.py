@@ -1,9 +1,12 @@
 """What an agent sends in OpenAI's Responses and in Anthropic's Messages, as the chat request that leaves."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.dialects.messages_request import asked_in_messages
 from gateway.dialects.responses_request import CUSTOM_PARAMETERS, asked_in_responses
@@ -193,3 +196,28 @@ def test_what_messages_cannot_be_carried_over_is_refused_with_its_place(fields: 
     with pytest.raises(InvalidRequest) as refused:
         in_messages(**fields)
     assert refused.value.param == param
+
+
+WORDS = st.sampled_from(
+    ["type", "role", "content", "text", "user", "assistant", "message", "function_call", "tool_use", "tool_result", "name",
+     "input", "output", "id", "call_id", "arguments", "thinking", "reasoning", "function", "custom", "namespace", "tools",
+     "source", "image", "input_text", "format", "json_schema", "tool", "any", "summary", "namespace", "system", "effort"]
+)  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=5),
+    max_leaves=20,
+)
+FIELDS = st.sampled_from(
+    ["tools", "tool_choice", "instructions", "reasoning", "text", "system", "thinking", "output_config", "stop_sequences",
+     "chat_template_kwargs", "parallel_tool_calls", "max_output_tokens"]
+)  # fmt: skip
+TURNS = st.lists(st.dictionaries(WORDS, JSON, max_size=6), min_size=1, max_size=3)
+
+
+@given(st.dictionaries(FIELDS, JSON, max_size=5), TURNS)
+def test_any_request_is_carried_over_or_refused(fields: dict[str, Any], turns: list[dict[str, Any]]) -> None:
+    messages = [{**turn, "role": turn.get("role") if isinstance(turn.get("role"), str) else "user"} for turn in turns]
+    for ask, prompt in ((in_responses, {"input": turns}), (in_messages, {"messages": messages})):
+        with suppress(InvalidRequest):
+            json.dumps(ask(**fields, **prompt))
