@@ -23,6 +23,7 @@ def protocol_with(header_timeout_s: float) -> type[HttpToolsProtocol]:
         _deadline: asyncio.TimerHandle | None = None
         _in_headers = False
         _gone: "asyncio.Future[None]"
+        transport: "HeadHolder"
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -32,8 +33,9 @@ def protocol_with(header_timeout_s: float) -> type[HttpToolsProtocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._disarm()
-            super().connection_lost(exc)
             self._gone.set_result(None)
+            self.transport.forget()
+            super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -89,12 +91,16 @@ class HeadHolder(asyncio.Transport):
             head, self._head = self._head, b""
             self._transport.write(head)
 
+    def forget(self) -> None:
+        """There is nobody to send it to any more."""
+        self._head = b""
+
     def close(self) -> None:
         self._let_go()
         self._transport.close()
 
     def abort(self) -> None:
-        self._head = b""
+        self.forget()
         self._transport.abort()
 
     def is_closing(self) -> bool:

@@ -93,7 +93,7 @@ async def drain(state: GatewayState, public: Server) -> None:
     earliest_end = time.monotonic() + min(NOTICE_S, state.settings.drain_seconds)
     while time.monotonic() < deadline and (state.settlements or time.monotonic() < earliest_end):  # noqa: ASYNC110
         await asyncio.sleep(DRAIN_LOOK_EVERY_S)
-    state.deadline_passed.set_result(None)
+    state.shutdown.come()
     public.should_exit = True
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from starlette.requests import Request
 
 from gateway.accounts.keys import Caller, Scope
+from gateway.api.presence import Shutdown
 from gateway.errors import NotFound, PermissionDenied, Unauthenticated
 from gateway.fleet.orders import Heard, obeyed
 from gateway.fleet.orders_watch import OrdersWatch
@@ -37,8 +38,8 @@ class GatewayState:
     sessions: Sessions = field(default_factory=Sessions)
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at SIGTERM: no new requests, not ready."""
-    deadline_passed: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """Done when draining has taken too long: running streams end with an error event."""
+    shutdown: Shutdown = field(default_factory=Shutdown)
+    """Comes when draining has taken too long: running streams end with an error event."""
     settlements: int = 0
     """Requests being answered now."""
 

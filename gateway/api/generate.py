@@ -152,7 +152,7 @@ async def _stream(
         opening,
         exchange,
         presence,
-        state.deadline_passed,
+        state.shutdown,
         served.editor,
         deadline=terms.deadline,
         keepalive_s=terms.keepalive_s,
@@ -175,7 +175,7 @@ async def _unary(
         deadline=terms.deadline,
         deadline_is_ours=terms.deadline_is_ours,
     )
-    answer = await unary(reading, presence, state.deadline_passed, terms.deadline)
+    answer = await unary(reading, presence, state.shutdown, terms.deadline)
     presence.close()
     exchange.settlement.first_event()
     whole = answer.whole

@@ -41,6 +41,46 @@ class When:
         self._future.remove_done_callback(self._tell)
 
 
+class Shutdown:
+    """The moment in which what still runs must end. A future's callbacks are a list: with a thousand streams waiting for
+    this one, each request's removal of its own would walk past all others'."""
+
+    def __init__(self) -> None:
+        self.has_come = False
+        self._waiting: dict[AtShutdown, None] = {}
+
+    def come(self) -> None:
+        self.has_come = True
+        for each in list(self._waiting):
+            each.tell()
+
+    def then(self, call: Callable[[], object]) -> "AtShutdown":
+        return AtShutdown(self._waiting, call, self.has_come)
+
+
+class AtShutdown:
+    """While the block runs: calls once when it comes, also when it had."""
+
+    def __init__(self, waiting: "dict[AtShutdown, None]", call: Callable[[], object], has_come: bool) -> None:
+        self._waiting = waiting
+        self._call = call
+        self._has_come = has_come
+
+    def tell(self) -> None:
+        if self in self._waiting:
+            self._call()
+
+    def __enter__(self) -> None:
+        self._waiting[self] = None
+        if self._has_come:
+            asyncio.get_running_loop().call_soon(self.tell)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del self._waiting[self]
+
+
 class Presence:
     """The request's body must have been read."""
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.exchange import Exchange
-from gateway.api.presence import ClientGone, Presence, When
+from gateway.api.presence import ClientGone, Presence, Shutdown
 from gateway.breaker import Ending
 from gateway.errors import ApiError, UpstreamTimeout
 from gateway.guard.refusals import draining
@@ -47,18 +47,18 @@ class Interruption(StrEnum):
 async def unary(
     work: Coroutine[Any, Any, UnaryAnswer],
     presence: Presence,
-    shut_down: "asyncio.Future[None]",
+    shutdown: Shutdown,
     deadline: float,
 ) -> UnaryAnswer:
     """The answer of `work`. Raises ClientGone, UpstreamTimeout at the deadline, Unavailable when the replica ends."""
     try:
         limit = Limit(deadline - time.monotonic())
-        with limit, presence.when_gone(limit.end), When(shut_down, limit.end):
+        with limit, presence.when_gone(limit.end), shutdown.then(limit.end):
             return await work
     except TimeoutError as error:
         if presence.gone:
             raise ClientGone from error
-        raise draining() if shut_down.done() else UpstreamTimeout("The answer took too long.") from error
+        raise draining() if shutdown.has_come else UpstreamTimeout("The answer took too long.") from error
 
 
 async def opened(opening: Opening, presence: Presence, within_s: float) -> None:
@@ -110,7 +110,7 @@ class EventStream(Response):
         opening: Opening,
         exchange: Exchange,
         presence: Presence,
-        shut_down: "asyncio.Future[None]",
+        shutdown: Shutdown,
         new_editor: Callable[[], Editor],
         *,
         deadline: float,
@@ -124,7 +124,7 @@ class EventStream(Response):
         self._opening = opening
         self._exchange = exchange
         self._presence = presence
-        self._shut_down = shut_down
+        self._shutdown = shutdown
         self._deadline = deadline
         self._keepalive_s = keepalive_s
         self._stream: OpenStream | None = None
@@ -156,7 +156,7 @@ class EventStream(Response):
         with (
             limit,
             self._presence.when_gone(lambda: end(Interruption.CLIENT_GONE)),
-            When(self._shut_down, lambda: end(Interruption.SHUTTING_DOWN)),
+            self._shutdown.then(lambda: end(Interruption.SHUTTING_DOWN)),
         ):
             await self._relay(send)
 

@@ -41,6 +41,7 @@ class Pool:
         self._idle: dict[Origin, deque[Connection]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         self._tls: ssl.SSLContext | None = None
+        self._closed = False
 
     async def take(self, origin: Origin) -> Connection:
         """An idle connection, or a new one. Raises OSError and TimeoutError where none is to be had."""
@@ -57,6 +58,9 @@ class Pool:
         return await self._connect(origin)
 
     def put(self, origin: Origin, connection: Connection) -> None:
+        if self._closed:
+            connection.abort()
+            return
         loop = asyncio.get_running_loop()
         connection.idle_since = loop.time()
         self._idle.setdefault(origin, deque()).append(connection)
@@ -64,6 +68,7 @@ class Pool:
             self._sweeping = loop.call_later(KEEPALIVE_SECONDS, self._sweep)
 
     async def close(self) -> None:
+        self._closed = True
         if self._sweeping is not None:
             self._sweeping.cancel()
         for idle in self._idle.values():

@@ -1,6 +1,7 @@
 """An answer's head waits for its body, and never longer than a turn of the event loop."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -64,9 +65,12 @@ async def test_a_head_leaves_before_its_connection_closes(both: tuple[HeadHolder
     assert (transport.writes, transport.closed_after) == ([HEAD], 1)
 
 
-async def test_an_aborted_connection_gets_nothing_more(both: tuple[HeadHolder, Transport]) -> None:
+@pytest.mark.parametrize("end", [HeadHolder.abort, HeadHolder.forget])
+async def test_a_connection_that_has_ended_gets_nothing_more(
+    both: tuple[HeadHolder, Transport], end: Callable[[HeadHolder], None]
+) -> None:
     holder, transport = both
     holder.write(HEAD)
-    holder.abort()
+    end(holder)
     await asyncio.sleep(0)
     assert transport.writes == []
