@@ -32,6 +32,7 @@ COLUMNS = (
     ("added ITL p99, ms", "added_itl_p99_ms", "{:.2f}"),
     ("MiB, 1,000 idle streams", "idle_mib", "{:.0f}"),
     ("of these the streams'", "idle_added_mib", "{:.0f}"),
+    ("left open upstream", "idle_left_open", "{:,}"),
 )
 
 

@@ -32,7 +32,9 @@ def points_of(name: str, ok: int, ms: float) -> dict[str, list[dict[str, Any]]]:
     slow = {"first_event": of_ms(ms), "gap": of_ms(10 + ms), "delay": of_ms(ms)}
     soon = {"first_event": of_ms(0.1), "gap": of_ms(10), "delay": of_ms(0.1)}
     return {
-        "memory": [{"target": name, "streams": 1000, "before_bytes": 50 * MIB, "during_bytes": 100 * MIB}],
+        "memory": [
+            {"target": name, "streams": 1000, "left_open": 3, "before_bytes": 50 * MIB, "during_bytes": 100 * MIB}
+        ],
         "unary": [
             point(name, kind="saturation", ok=ok),
             point(name, kind="saturation", ok=10 * ok, void=True, cores=[0.9, 0.99]),
@@ -90,5 +92,5 @@ def test_a_target_whose_points_are_all_void_has_no_number() -> None:
     assert nothing["requests_per_s"] is None
     assert nothing["added_p99_ms"] is None
     summary["targets"]["relay"] = nothing
-    assert "| bare relay | void | void | void | void | void | void | void | 100 | 50 |" in table(summary["targets"])
+    assert "| bare relay | void | void | void | void | void | void | void | 100 | 50 | 3 |" in table(summary["targets"])
     assert svg(summary).count(">void<") == 3
