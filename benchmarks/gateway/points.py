@@ -76,7 +76,7 @@ def point(mode: str, target: Target, connections: int, length: Length, limits: L
 def idle_streams(target: Target, streams: int, settle_s: float) -> dict[str, Any]:
     """Memory before, and with so many streams that have had their first event and wait for the next."""
     before, pipe = memory_bytes(target.pid), subprocess.PIPE
-    with turn(target), subprocess.Popen(command("idle", target, streams), stdin=pipe, stdout=pipe) as load:
+    with turn(target) as left_open, subprocess.Popen(command("idle", target, streams), stdin=pipe, stdout=pipe) as load:
         assert load.stdin is not None
         assert load.stdout is not None
         opened = json.loads(load.stdout.readline())["open"]
@@ -84,4 +84,5 @@ def idle_streams(target: Target, streams: int, settle_s: float) -> dict[str, Any
         during = memory_bytes(target.pid)
         load.stdin.close()
         load.wait(LONGEST_TAIL_S)
-    return {"target": target.name, "streams": opened, "before_bytes": before, "during_bytes": during}
+    counts = {"streams": opened, "left_open": left_open[0]}
+    return {"target": target.name, **counts, "before_bytes": before, "during_bytes": during}

@@ -31,6 +31,8 @@ COLUMNS = (
     ("added TTFT p99, ms", "added_ttft_p99_ms", "{:.2f}"),
     ("added ITL p99, ms", "added_itl_p99_ms", "{:.2f}"),
     ("MiB, 1,000 idle streams", "idle_mib", "{:.0f}"),
+    ("of these the streams'", "idle_added_mib", "{:.0f}"),
+    ("left open upstream", "idle_left_open", "{:,}"),
 )
 
 

@@ -84,6 +84,7 @@ def _target(name: str, points: Points) -> dict[str, float | int | None]:
         "added_delay_p50_ms": _added(delay, bare_delay, 0.5),
         "added_delay_p99_ms": _added(delay, bare_delay, 0.99),
         "idle_streams": memory["streams"],
+        "idle_left_open": memory["left_open"],
         "idle_mib": _rounded(memory["during_bytes"] / MIB, 1),
         "idle_added_mib": _rounded((memory["during_bytes"] - memory["before_bytes"]) / MIB, 1),
         "failed": int(sum(p["failed"] + p["unanswered"] for p in every)),

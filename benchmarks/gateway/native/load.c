@@ -7,8 +7,8 @@
  *
  * closed   every connection sends its next request when its answer is complete: the rate is what the target bears.
  * open     request i is due at i / RATE, whatever became of the others; it waits for a free connection, and that counts.
- * streams  as open; CONNECTIONS streams are open at once, together with so many events a second. It begins with all of
- *          them, each at a random place of its life; a new one is due each EVENTS_A_STREAM / EVENTS_A_SECOND.
+ * streams  as open; CONNECTIONS streams are open at once, together with so many events a second. The warm-up opens them;
+ *          then a new one is due each EVENTS_A_STREAM / EVENTS_A_SECOND.
  * idle     opens CONNECTIONS streams, prints a line when each has had its first event, and keeps them until its input
  *          ends.
  *
@@ -299,16 +299,19 @@ int main(int count, char **arguments) {
     warm_until = began + (int64_t)(warm_s * 1e9);
     ends = warm_until + (int64_t)(seconds * 1e9);
     int opened = 0;
-    double step_ns = rate > 0 ? 1e9 / rate : 0, next_due = (double)began + (mode == STREAMS ? step_ns : 0);
+    double step_ns = rate > 0 ? 1e9 / rate : 0, ramp_ns = mode == STREAMS ? (warm_s - SETTLE_S) * 1e9 : 0;
+    double next_due = (double)began + ramp_ns + (mode == STREAMS ? step_ns : 0);
     struct epoll_event ready[BATCH];
     for (;;) {
         int64_t now = now_ns();
         if (now >= ends) break;
         while (mode == CLOSED && free_count > 0) ask(&all[free_list[--free_count]], now_ns(), 1);
-        /* The streams that are open from the start come one by one, the last SETTLE_S before the measured time. */
+        /* The streams that are open from the start come one by one, the last SETTLE_S before the measured time. Then each
+         * is at a random place of its life, and new ones begin to come. */
         while (mode == STREAMS && opened < connections && free_count > 0 &&
-               now >= began + (int64_t)((warm_s - SETTLE_S) * 1e9 * opened / connections)) {
-            ask(&all[free_list[--free_count]], now, rest_of_a_life(opened++));
+               now >= began + (int64_t)(ramp_ns * opened / connections)) {
+            int until_all_are = (int)((began + ramp_ns - now) / gap_ns);
+            ask(&all[free_list[--free_count]], now, rest_of_a_life(opened++) + (until_all_are > 0 ? until_all_are : 0));
         }
         long waiting = 0;
         while (mode != CLOSED && next_due <= now && free_count > 0) {

@@ -6,8 +6,8 @@
  * one JSON body with usage. With it, event k is due k gaps after the request, and is written when due, in a write of its
  * own, whatever the number of streams; an event that could not be written in time (the socket is full) is written later,
  * still by itself, and carries the time at which it was due. `nvext` and the usage chunk come when asked for, as
- * Dynamo's do. GET /stats tells what was written (/stats/anew: and counts the most streams at once anew), /v1/models lists
- * one model; any other GET is healthy.
+ * Dynamo's do. GET /stats tells what was written (/stats/anew: and counts the most streams at once anew), /finish writes
+ * the rest of every stream at once, /v1/models lists one model; any other GET is healthy.
  */
 #define _GNU_SOURCE
 #include "common.h"
@@ -192,6 +192,15 @@ static void answer_get(Connection *c, const char *path) {
         snprintf(body, sizeof body, "{\"requests\":%ld,\"events\":%ld,\"held_back\":%ld,\"open_streams\":%ld,\"most_streams\":%ld}",
             requests, events_written, held_back, open_streams, most_streams);
         if (strncmp(path, "/stats/anew ", 12) == 0) most_streams = open_streams;
+    } else if (strncmp(path, "/finish ", 8) == 0) {
+        int streams = heap_size;
+        heap_size = 0;
+        for (int i = 0; i < streams; i++) { /* each moves to a place at or before its old one */
+            Connection *stream = heap[i];
+            stream->gap_us = 0;
+            stream->heap_at = IDLE;
+            schedule(stream);
+        }
     }
     answer_whole(c, body);
 }
