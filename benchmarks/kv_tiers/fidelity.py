@@ -263,6 +263,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="SmolLM2-135M-Instruct as a Hugging Face folder")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--sentences", type=int, default=48)
+    parser.add_argument("--prompts", type=int, default=len(NAMES))
+    parser.add_argument("--logs", type=Path)
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     parser.add_argument("--server-ports", type=int, nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--witness", help=argparse.SUPPRESS)
@@ -278,9 +280,9 @@ def main() -> None:
         ],
     )
     record["command"] = record["command"].replace(str(arguments.model), "SMOLLM2_135M_INSTRUCT")
-    texts = {name: text_of(name, arguments.sentences) for name in NAMES}
-    with tempfile.TemporaryDirectory() as logs:
-        result = run(arguments.model, texts, Path(logs))
+    texts = {name: text_of(name, arguments.sentences) for name in NAMES[: arguments.prompts]}
+    with tempfile.TemporaryDirectory() as folder:
+        result = run(arguments.model, texts, arguments.logs or Path(folder))
     print(json.dumps({"bytes": result["bytes"], "paths": result["paths"]}, indent=1))
     write(arguments.out, {"provenance": record, "sentences": arguments.sentences, **result})
 

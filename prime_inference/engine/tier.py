@@ -10,6 +10,9 @@ from typing import Any
 CONNECTOR = "TierConnector"
 CONNECTOR_MODULE = "prime_inference.kv.connector"
 
+SHARDED_CONNECTOR = "ShardedTierConnector"
+SHARDED_CONNECTOR_MODULE = "prime_inference.kv.sharded_connector"
+
 CPU_ESTIMATES = {"prime.gate.bytes_per_s": 1e9, "prime.gate.prefill_tokens_per_s": 500}
 """SmolLM2 on one core, and memory to memory through loopback: starting points, replaced by what is observed."""
 
@@ -28,20 +31,20 @@ HEARTBEAT_S = 2.0
 
 @dataclass(frozen=True)
 class TierPlan:
-    server_port: int
-    """LMCache's server on this machine."""
+    server_ports: tuple[int, ...]
+    """LMCache's servers on this machine: one, or one a rank of a worker whose ranks all hold the same KV."""
 
 
 def with_tier(nixl: dict[str, Any], tier: TierPlan, *, on_gpu: bool) -> dict[str, Any]:
     """vLLM's `--kv-transfer-config` of a worker that has NIXL and a tier."""
+    sharded = len(tier.server_ports) > 1
     loads = {
-        "kv_connector": CONNECTOR,
-        "kv_connector_module_path": CONNECTOR_MODULE,
+        "kv_connector": SHARDED_CONNECTOR if sharded else CONNECTOR,
+        "kv_connector_module_path": SHARDED_CONNECTOR_MODULE if sharded else CONNECTOR_MODULE,
         "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {
-            "lmcache.mp.host": "tcp://127.0.0.1",
-            "lmcache.mp.port": tier.server_port,
+            "lmcache.mp.server_urls": [f"tcp://127.0.0.1:{port}" for port in tier.server_ports],
             "lmcache.mp.mq_timeout": START_WITHIN_S,
             "lmcache.mp.heartbeat_interval": HEARTBEAT_S,
             # The gateway gives every tenant a salt; what comes past it is nobody's.

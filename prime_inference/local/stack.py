@@ -44,12 +44,12 @@ class Ports:
     tier: TierPorts | None = None
 
 
-def ports_needed(workers: int, shards: int = 0) -> int:
-    """How many free ports `Ports` takes beside the gateway's own."""
-    return 3 + 3 * workers + tier_ports_needed(shards)
+def ports_needed(workers: int, shards: int = 0, servers: int = 1) -> int:
+    """How many free ports `Ports` takes beside the gateway's own. `servers`: of the tier."""
+    return 3 + 3 * workers + tier_ports_needed(shards, servers)
 
 
-def ports_of(gateway: int, free: list[int], workers: int) -> Ports:
+def ports_of(gateway: int, free: list[int], workers: int, servers: int = 1) -> Ports:
     internal, valkey, frontend, *rest = free
     return Ports(
         gateway=gateway,
@@ -59,7 +59,7 @@ def ports_of(gateway: int, free: list[int], workers: int) -> Ports:
         worker_system=rest[:workers],
         worker_side_channel=rest[workers : 2 * workers],
         worker_kv_events=rest[2 * workers : 3 * workers],
-        tier=tier_ports_of(rest[3 * workers :]),
+        tier=tier_ports_of(rest[3 * workers :], servers),
     )
 
 
@@ -75,6 +75,11 @@ class StackPlan:
     valkey_binary: str
     gateway_secret: str
     inherited: dict[str, str]
+
+
+def tier_servers(options: UpOptions, model: LocalModel) -> int:
+    """One a rank where all ranks hold the same KV: each then keeps its own part of it."""
+    return options.prefill_ranks if model.latent_attention else 1
 
 
 def specs_of(plan: StackPlan) -> list[ProcessSpec]:
@@ -154,6 +159,11 @@ def _workers(plan: StackPlan) -> list[ProcessSpec]:
     return specs
 
 
+def processes_of(options: UpOptions, role: WorkerRole) -> int:
+    """Processes that compute, of all workers of a role."""
+    return options.decode if role is WorkerRole.DECODE else options.prefill * options.prefill_ranks
+
+
 def _vllm_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> ProcessSpec:
     device, ports = plan.devices[index], plan.ports
     on_gpu = device.gpu is not None
@@ -165,6 +175,7 @@ def _vllm_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> Pr
         on_gpu=on_gpu,
         gpu_memory_share=device.memory_share,
         kv_events_port=ports.worker_kv_events[index],
+        ranks=plan.options.prefill_ranks if role is WorkerRole.PREFILL else 1,
         tier=tier_plan(ports.tier) if role is WorkerRole.PREFILL else None,
         parsing=Parsing.GATEWAY if plan.model.tool_format is ToolFormat.GLM else Parsing.NONE,
         thinks=plan.model.thinks,
@@ -174,7 +185,7 @@ def _vllm_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> Pr
         **dynamo_environment(plan.state),
         **worker_environment(
             role,
-            cores=plan.cores // (plan.options.decode if role is WorkerRole.DECODE else plan.options.prefill),
+            cores=plan.cores // processes_of(plan.options, role),
             on_gpu=on_gpu,
             gpu=device.gpu,
             side_channel_port=ports.worker_side_channel[index],

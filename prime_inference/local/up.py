@@ -23,7 +23,7 @@ from prime_inference.local.model import LocalModel
 from prime_inference.local.options import EngineChoice, UpOptions
 from prime_inference.local.ports import check_free, free_ports
 from prime_inference.local.spec import TcpPing
-from prime_inference.local.stack import ROUTER_POLICY, StackPlan, ports_needed, ports_of, specs_of
+from prime_inference.local.stack import ROUTER_POLICY, StackPlan, ports_needed, ports_of, specs_of, tier_servers
 from prime_inference.local.state_dir import StateDir
 from prime_inference.local.supervisor import Child, Supervisor
 from prime_inference.local.tiers import forget_shared_memory, tier_bytes
@@ -63,15 +63,20 @@ def _plan(options: UpOptions, model: LocalModel, state: StateDir) -> StackPlan:
     if options.tier_shards and options.engine is EngineChoice.MOCKER:
         raise UpError("--tiers lmcache needs --engine vllm: Dynamo's mocker has no KV to keep.")
     workers = options.prefill + options.decode
+    servers = tier_servers(options, model)
+    if 0 < options.tier_shards < servers:
+        raise UpError(f"--tiers lmcache with {servers} ranks needs a shard for each: use --shards {servers} or more.")
     devices = _devices(options, workers)
     on_gpu = devices[0].gpu is not None
+    if options.prefill_ranks > 1 and (on_gpu or options.engine is EngineChoice.MOCKER):
+        raise UpError("--prefill-ranks is for vLLM on a CPU: `up` gives every worker one GPU.")
     if not on_gpu:
         needed = (
             memory.mocker_stack_bytes(workers)
             if options.engine is EngineChoice.MOCKER
-            else memory.cpu_stack_bytes(workers, model.weight_bytes)
+            else memory.cpu_stack_bytes(workers + options.prefill * (options.prefill_ranks - 1), model.weight_bytes)
         )
-        needed += tier_bytes(options.tier_shards)
+        needed += tier_bytes(options.tier_shards, servers)
         memory.check_memory(memory.available_bytes(psutil.virtual_memory().available), needed)
     context_tokens = options.context_tokens
     if context_tokens is None and not on_gpu:
@@ -81,7 +86,7 @@ def _plan(options: UpOptions, model: LocalModel, state: StateDir) -> StackPlan:
         model=model,
         context_tokens=context_tokens,
         state=state,
-        ports=ports_of(options.port, free_ports(ports_needed(workers, options.tier_shards)), workers),
+        ports=ports_of(options.port, free_ports(ports_needed(workers, options.tier_shards, servers)), workers, servers),
         devices=devices,
         cores=len(os.sched_getaffinity(0)),
         valkey_binary=_valkey_binary(),
@@ -146,7 +151,9 @@ async def _serve(
                 if child.spec.role in ("prefill", "decode") and not isinstance(child.spec.probe, TcpPing)
             },
             valkey_port=plan.ports.valkey,
-            lmcache_url=None if plan.ports.tier is None else f"http://127.0.0.1:{plan.ports.tier.server_http}",
+            lmcache_urls=[
+                f"http://127.0.0.1:{port}" for port in (plan.ports.tier.servers_http if plan.ports.tier else ())
+            ],
             supervisor_pid=os.getpid(),
         )
         await supervisor.watch()

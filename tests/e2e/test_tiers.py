@@ -74,7 +74,7 @@ def ask(stack: Stack, name: str, timeout_s: float = ANSWERED_WITHIN_S) -> tuple[
 def keys(stack: Stack, operation: str, outcome: str = "ok") -> float:
     """Keys that the L2 client moved, from the server's own page; 0 while the server is away."""
     try:
-        text = httpx.get(f"{stack.running['lmcache_url']}/metrics", timeout=10).text
+        text = httpx.get(f"{stack.running['lmcache_urls'][0]}/metrics", timeout=10).text
     except httpx.TransportError:
         return 0.0
     return sum(

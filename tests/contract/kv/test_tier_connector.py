@@ -240,10 +240,10 @@ def test_beside_nixl_its_counters_find_their_way_by_name(module: Any) -> None:
     """vLLM's MultiConnector rebuilds a child's counters from a plain dictionary and the class's registered name."""
     from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
 
-    from prime_inference.engine.plugin import name_tier_connector
+    from prime_inference.engine.plugin import name_tier_connectors
 
     for _ in range(2):  # vLLM calls plugins more than once
-        name_tier_connector()
+        name_tier_connectors()
     told = {"decisions": {}, "ends": {"loaded": 1}, "loaded_tokens": 256, "load_seconds": [0.1], "server_losses": 0}
     stats = MultiConnector.build_kv_connector_stats({"TierConnector": told})
     assert stats is not None
