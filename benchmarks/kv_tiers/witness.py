@@ -24,11 +24,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.forward_context import ForwardContext
 from vllm.v1.kv_cache_interface import KVCacheConfig
 
+from benchmarks.kv_tiers.witnessed import FILE
 from prime_inference.kv.capacity import CHUNK_TOKENS
 from prime_inference.kv.connector import TierConnector
 from prime_inference.kv.sharded_connector import ShardedTierConnector
-
-FILE = "witness.file"
 
 
 class Witness(TierConnector):
@@ -99,18 +98,3 @@ def digest_of(layers: Sequence[torch.Tensor], blocks: Sequence[int]) -> str:
     for layer in layers:
         digest.update(layer[list(blocks)].contiguous().view(torch.uint8).numpy())
     return digest.hexdigest()
-
-
-def judge(lines: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """How many digests of loaded chunks are those of the store, and how many are not: at the load and at the end.
-    A chunk stored more than once with different bytes counts as `stores_differ`."""
-    stored: dict[str, set[str]] = {}
-    for line in lines:
-        if line["at"] == "store":
-            stored.setdefault(line["prefix"], set()).add(line["digest"])
-    counts = {"stored": len(stored), "stores_differ": sum(len(digests) > 1 for digests in stored.values())}
-    for at in ("load", "end"):
-        seen = [line for line in lines if line["at"] == at]
-        counts[f"{at}_same"] = sum(line["digest"] in stored.get(line["prefix"], ()) for line in seen)
-        counts[f"{at}_other"] = len(seen) - counts[f"{at}_same"]
-    return counts

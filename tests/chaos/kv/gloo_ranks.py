@@ -129,7 +129,12 @@ def rank_main(scenario: Scenario, rank: int, port: int, out: int) -> None:
         chunks, outcome = -1, ""
         try:
             agreement = load_end.load(
-                f"request-{load}", hashes, buffers, loader(scenario, rank, load, buffers), TIMEOUT_S, first=scenario.first
+                f"request-{load}",
+                hashes,
+                buffers,
+                loader(scenario, rank, load, buffers),
+                TIMEOUT_S,
+                first=scenario.first,
             )
             chunks, outcome = agreement.chunks, agreement.outcome
         except OSError as error:
