@@ -65,6 +65,14 @@ def text_of(name: str, sentences: int) -> str:
     return f"Notes of {name}. {' '.join(lines)} The secret word of {name} is"
 
 
+def question_of(name: str) -> str:
+    """The chat message of tests/e2e/test_tiers.py, about which a model this small is never sure."""
+    seed = sum(name.encode()) * 7919
+    lines = [SENTENCES[n % 3].format(seed % (97 + n), (seed + 31 * n) % 89) for n in range(48)]
+    lines.insert(24, f"Remember this: the secret number of {name} is {seed % 9000 + 1000}.")
+    return f"Notes of {name}. {' '.join(lines)} What is the secret number of {name}? Answer with the number."
+
+
 class Engine:
     """An engine in a process of its own, asked by lines of JSON."""
 
@@ -98,7 +106,7 @@ class Engine:
         """Answer `text`, with the engine's own cache empty, or holding its `first` so many tokens and nothing else.
         Without a salt, outside the tier."""
         assert self._process.stdin is not None
-        question = {"text": text, "salt": salt, "first": first}
+        question = {"text": text, "salt": salt, "first": first, "chat": text.endswith("number.")}
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
         return self._read()
@@ -156,6 +164,9 @@ def engine_main(model: str, server_ports: Sequence[int], witness: str) -> None:
     for line in sys.stdin:
         question = json.loads(line)
         tokens = tokenizer.encode(question["text"])
+        if question["chat"]:
+            message = [{"role": "user", "content": question["text"]}]
+            tokens = tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=False)
         engine.reset_prefix_cache()
         if question["first"]:
             # As long as the prompt: the same shapes, so the same bytes, and after the first tokens another text.
@@ -264,6 +275,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--sentences", type=int, default=48)
     parser.add_argument("--prompts", type=int, default=len(NAMES))
+    parser.add_argument("--questions", action="store_true", help="chat messages of 1,286 tokens instead of notes")
     parser.add_argument("--logs", type=Path)
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     parser.add_argument("--server-ports", type=int, nargs="+", help=argparse.SUPPRESS)
@@ -283,7 +295,8 @@ def main() -> None:
         ],
     )
     record["command"] = record["command"].replace(str(arguments.model), "SMOLLM2_135M_INSTRUCT")
-    texts = {name: text_of(name, arguments.sentences) for name in NAMES[: arguments.prompts]}
+    names = NAMES[: arguments.prompts]
+    texts = {name: question_of(name) if arguments.questions else text_of(name, arguments.sentences) for name in names}
     with tempfile.TemporaryDirectory() as folder:
         result = run(arguments.model, texts, arguments.logs or Path(folder))
     print(json.dumps({"bytes": result["bytes"], "paths": result["paths"]}, indent=1))

@@ -35,7 +35,6 @@ def test_chunks_from_l1_and_l2_have_the_bytes_that_were_stored_and_the_answers_o
     texts = {name: text_of(name, SENTENCES) for name in ("Anna", "Boris")}
     told = run(find_model(DEFAULT_MODEL, print).path, texts, tmp_path)
     assert told["bytes"]["stored"] == CHUNKS * len(texts)
-    assert told["bytes"]["stores_differ"] == 0
     assert told["bytes"]["load_same"] >= 2 * CHUNKS * len(texts)  # L1 and L2, and what the dead shard left
     assert told["bytes"]["load_same"] == told["bytes"]["end_same"]
     assert told["bytes"]["load_other"] == told["bytes"]["end_other"] == 0
