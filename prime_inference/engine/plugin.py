@@ -11,6 +11,8 @@ from prime_inference.engine.nixl_spin import let_progress_thread_sleep
 from prime_inference.engine.tier import (
     CONNECTOR,
     CONNECTOR_MODULE,
+    MOONCAKE_CONNECTOR,
+    MOONCAKE_CONNECTOR_MODULE,
     SHARDED_CONNECTOR,
     SHARDED_CONNECTOR_MODULE,
 )
@@ -31,6 +33,11 @@ def name_tier_connectors() -> None:
     """vLLM finds a class by its module path but, beside another connector, its counters only by a registered name."""
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory  # noqa: PLC0415 - as above
 
-    for name, module in ((CONNECTOR, CONNECTOR_MODULE), (SHARDED_CONNECTOR, SHARDED_CONNECTOR_MODULE)):
+    ours = {
+        CONNECTOR: CONNECTOR_MODULE,
+        SHARDED_CONNECTOR: SHARDED_CONNECTOR_MODULE,
+        MOONCAKE_CONNECTOR: MOONCAKE_CONNECTOR_MODULE,
+    }
+    for name, module in ours.items():
         if name not in KVConnectorFactory._registry:
             KVConnectorFactory.register_connector(name, module, name)

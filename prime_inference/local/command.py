@@ -34,7 +34,8 @@ def up(
         int | None, typer.Option(min=64, help="Longest prompt plus answer; default: the model's, 8192 on a CPU.")
     ] = None,
     tiers: Annotated[
-        TiersChoice, typer.Option(help="Where prefixes are kept outside the engine: nowhere, or LMCache over Valkeys.")
+        TiersChoice,
+        typer.Option(help="Where prefixes are kept outside the engine: nowhere, LMCache over Valkeys, or Mooncake."),
     ] = TiersChoice.NONE,
     shards: Annotated[int, typer.Option(min=1, max=64, help="Valkey shards, with --tiers lmcache.")] = DEFAULT_SHARDS,
     state_dir: Annotated[

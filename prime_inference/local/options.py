@@ -22,6 +22,7 @@ class EngineChoice(StrEnum):
 class TiersChoice(StrEnum):
     NONE = "none"
     LMCACHE = "lmcache"
+    MOONCAKE = "mooncake"
 
 
 DEFAULT_SHARDS = 2

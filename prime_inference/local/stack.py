@@ -5,9 +5,12 @@ from dataclasses import dataclass
 
 from prime_inference.engine.presets import Role as WorkerRole
 from prime_inference.engine.presets import WorkerPlan, worker_arguments, worker_environment
+from prime_inference.engine.tier import TierPlan
 from prime_inference.engine.tool_settings import Parsing
 from prime_inference.local.devices import WorkerDevice
 from prime_inference.local.model import LocalModel
+from prime_inference.local.mooncake import PORTS as MOONCAKE_PORTS
+from prime_inference.local.mooncake import MooncakePorts, mooncake_specs
 from prime_inference.local.options import EngineChoice, UpOptions
 from prime_inference.local.spec import HttpOk, ProcessSpec, Role, TcpPing
 from prime_inference.local.state_dir import StateDir
@@ -42,14 +45,15 @@ class Ports:
     worker_side_channel: list[int]
     worker_kv_events: list[int]
     tier: TierPorts | None = None
+    mooncake: MooncakePorts | None = None
 
 
-def ports_needed(workers: int, shards: int = 0, servers: int = 1) -> int:
+def ports_needed(workers: int, shards: int = 0, servers: int = 1, *, mooncake: bool = False) -> int:
     """How many free ports `Ports` takes beside the gateway's own. `servers`: of the tier."""
-    return 3 + 3 * workers + tier_ports_needed(shards, servers)
+    return 3 + 3 * workers + (MOONCAKE_PORTS if mooncake else tier_ports_needed(shards, servers))
 
 
-def ports_of(gateway: int, free: list[int], workers: int, servers: int = 1) -> Ports:
+def ports_of(gateway: int, free: list[int], workers: int, servers: int = 1, *, mooncake: bool = False) -> Ports:
     internal, valkey, frontend, *rest = free
     return Ports(
         gateway=gateway,
@@ -59,7 +63,8 @@ def ports_of(gateway: int, free: list[int], workers: int, servers: int = 1) -> P
         worker_system=rest[:workers],
         worker_side_channel=rest[workers : 2 * workers],
         worker_kv_events=rest[2 * workers : 3 * workers],
-        tier=tier_ports_of(rest[3 * workers :], servers),
+        tier=None if mooncake else tier_ports_of(rest[3 * workers :], servers),
+        mooncake=MooncakePorts(*rest[3 * workers :]) if mooncake else None,
     )
 
 
@@ -88,9 +93,11 @@ def specs_of(plan: StackPlan) -> list[ProcessSpec]:
 
 
 def _tiers(plan: StackPlan) -> list[ProcessSpec]:
+    on_gpu = plan.devices[0].gpu is not None
+    if plan.ports.mooncake is not None:
+        return mooncake_specs(plan.ports.mooncake, plan.inherited, nice=0 if on_gpu else ENGINE_NICE)
     if plan.ports.tier is None:
         return []
-    on_gpu = plan.devices[0].gpu is not None
     return tier_specs(plan.ports.tier, plan.valkey_binary, plan.inherited, nice=0 if on_gpu else ENGINE_NICE)
 
 
@@ -159,6 +166,12 @@ def _workers(plan: StackPlan) -> list[ProcessSpec]:
     return specs
 
 
+def _tier_of(plan: StackPlan) -> TierPlan | None:
+    if plan.ports.mooncake is not None:
+        return TierPlan(mooncake_config=str(plan.state.mooncake_file))
+    return tier_plan(plan.ports.tier)
+
+
 def processes_of(options: UpOptions, role: WorkerRole) -> int:
     """Processes that compute, of all workers of a role."""
     return options.decode if role is WorkerRole.DECODE else options.prefill * options.prefill_ranks
@@ -176,13 +189,15 @@ def _vllm_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> Pr
         gpu_memory_share=device.memory_share,
         kv_events_port=ports.worker_kv_events[index],
         ranks=plan.options.prefill_ranks if role is WorkerRole.PREFILL else 1,
-        tier=tier_plan(ports.tier) if role is WorkerRole.PREFILL else None,
+        tier=_tier_of(plan) if role is WorkerRole.PREFILL else None,
         parsing=Parsing.GATEWAY if plan.model.tool_format is ToolFormat.GLM else Parsing.NONE,
         thinks=plan.model.thinks,
     )
+    tier = worker.tier
     environment = {
         **plan.inherited,
         **dynamo_environment(plan.state),
+        **({"MOONCAKE_CONFIG_PATH": tier.mooncake_config} if tier is not None and tier.mooncake_config else {}),
         **worker_environment(
             role,
             cores=plan.cores // processes_of(plan.options, role),

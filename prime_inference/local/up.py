@@ -1,6 +1,7 @@
 """`prime-inference up`, from options to a serving stack and down again."""
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -20,7 +21,8 @@ from prime_inference.local.environment import inherited
 from prime_inference.local.errors import UpError
 from prime_inference.local.fetch import fetch_model
 from prime_inference.local.model import LocalModel
-from prime_inference.local.options import EngineChoice, UpOptions
+from prime_inference.local.mooncake import mooncake_bytes, mooncake_config
+from prime_inference.local.options import EngineChoice, TiersChoice, UpOptions
 from prime_inference.local.ports import check_free, free_ports
 from prime_inference.local.spec import TcpPing
 from prime_inference.local.stack import ROUTER_POLICY, StackPlan, ports_needed, ports_of, specs_of, tier_servers
@@ -55,13 +57,16 @@ async def up(options: UpOptions, display: PlainLines) -> None:
         plan = _plan(options, model, state)
         key = write_gateway_files(state, model, plan.context_tokens, plan.ports.frontend)
         state.router_policy_file.write_text(ROUTER_POLICY, encoding="utf-8")
+        if plan.ports.mooncake is not None:
+            state.mooncake_file.write_text(json.dumps(mooncake_config(plan.ports.mooncake)), encoding="utf-8")
         _forget_instances(state)
         await _serve(plan, key, display, started, interrupted)
 
 
 def _plan(options: UpOptions, model: LocalModel, state: StateDir) -> StackPlan:
-    if options.tier_shards and options.engine is EngineChoice.MOCKER:
-        raise UpError("--tiers lmcache needs --engine vllm: Dynamo's mocker has no KV to keep.")
+    if options.tiers is not TiersChoice.NONE and options.engine is EngineChoice.MOCKER:
+        raise UpError(f"--tiers {options.tiers.value} needs --engine vllm: Dynamo's mocker has no KV to keep.")
+    mooncake = options.tiers is TiersChoice.MOONCAKE
     workers = options.prefill + options.decode
     servers = tier_servers(options, model)
     if 0 < options.tier_shards < servers:
@@ -76,7 +81,7 @@ def _plan(options: UpOptions, model: LocalModel, state: StateDir) -> StackPlan:
             if options.engine is EngineChoice.MOCKER
             else memory.cpu_stack_bytes(workers + options.prefill * (options.prefill_ranks - 1), model.weight_bytes)
         )
-        needed += tier_bytes(options.tier_shards, servers)
+        needed += mooncake_bytes() if mooncake else tier_bytes(options.tier_shards, servers)
         memory.check_memory(memory.available_bytes(psutil.virtual_memory().available), needed)
     context_tokens = options.context_tokens
     if context_tokens is None and not on_gpu:
@@ -86,7 +91,13 @@ def _plan(options: UpOptions, model: LocalModel, state: StateDir) -> StackPlan:
         model=model,
         context_tokens=context_tokens,
         state=state,
-        ports=ports_of(options.port, free_ports(ports_needed(workers, options.tier_shards, servers)), workers, servers),
+        ports=ports_of(
+            options.port,
+            free_ports(ports_needed(workers, options.tier_shards, servers, mooncake=mooncake)),
+            workers,
+            servers,
+            mooncake=mooncake,
+        ),
         devices=devices,
         cores=len(os.sched_getaffinity(0)),
         valkey_binary=_valkey_binary(),
@@ -154,6 +165,7 @@ async def _serve(
             lmcache_urls=[
                 f"http://127.0.0.1:{port}" for port in (plan.ports.tier.servers_http if plan.ports.tier else ())
             ],
+            mooncake_url=None if plan.ports.mooncake is None else f"http://127.0.0.1:{plan.ports.mooncake.master_http}",
             supervisor_pid=os.getpid(),
         )
         await supervisor.watch()

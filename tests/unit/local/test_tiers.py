@@ -10,6 +10,7 @@ from prime_inference.kv.l2.check import ShardCheck, ShardState
 from prime_inference.kv.l2.settings import ShardAddress
 from prime_inference.kv.server import StartRefused, check, cure_of_import, refusal
 from prime_inference.local.model import LocalModel
+from prime_inference.local.mooncake import MooncakePorts, mooncake_config
 from prime_inference.local.options import TiersChoice, UpOptions
 from prime_inference.local.spec import ProcessSpec, Role
 from prime_inference.local.stack import ports_needed, ports_of, specs_of, tier_servers
@@ -149,3 +150,32 @@ def test_a_missing_library_names_its_package() -> None:
 def test_l2_parameters_that_cannot_work_stop_the_start_with_the_cure(parameters: dict[str, object], words: str) -> None:
     with pytest.raises(StartRefused, match=words.replace("{", r"\{")):
         check(parameters)
+
+
+def with_mooncake() -> list[ProcessSpec]:
+    one = plan(tiers=TiersChoice.MOONCAKE)
+    ports = ports_of(8000, list(range(20_000, 20_000 + ports_needed(2, mooncake=True))), 2, mooncake=True)
+    return specs_of(replace(one, ports=ports))
+
+
+def test_mooncakes_master_and_store_start_and_the_store_gives_the_memory() -> None:
+    specs = {spec.name: spec for spec in with_mooncake()}
+    master, store = specs["mooncake-master"], specs["mooncake-store"]
+    rpc = next(part.partition("=")[2] for part in master.argv if part.startswith("--rpc_port="))
+    assert f"--master_server_address=127.0.0.1:{rpc}" in store.argv
+    assert store.after == ("mooncake-master",)
+    assert all(spec.role not in (Role.L2_SHARD, Role.LMCACHE) for spec in specs.values())
+    written = mooncake_config(MooncakePorts(int(rpc), 1, 2, 3))
+    assert written["master_server_address"] == f"127.0.0.1:{rpc}"
+    assert written["global_segment_size"] == 0
+
+
+def test_prefill_finds_mooncake_through_its_file_and_decode_has_nixl_alone() -> None:
+    specs = {spec.name: spec for spec in with_mooncake()}
+    prefill, decode = specs["prefill-0"], specs["decode-0"]
+    assert prefill.env["MOONCAKE_CONFIG_PATH"] == "/state/mooncake.json"
+    assert "MOONCAKE_CONFIG_PATH" not in decode.env
+    tier = json.loads(value_of(prefill, "--kv-transfer-config"))["kv_connector_extra_config"]["connectors"][1]
+    assert (tier["kv_connector"], tier["kv_load_failure_policy"]) == ("MooncakeTierConnector", "recompute")
+    assert tier["kv_connector_extra_config"]["prime.salt"] == "required"
+    assert not any(key.startswith(("lmcache.", "prime.server.")) for key in tier["kv_connector_extra_config"])
