@@ -22,6 +22,7 @@ from gateway.fleet.choice import Target
 from gateway.guard.gate import Gate
 from gateway.guard.ticket import Ticket
 from gateway.relay.causes import ENDINGS, AttemptFailed, Cause, client_error, error_for
+from gateway.relay.limit import Limit
 from gateway.relay.sse import EventSplitter, EventTooLarge
 from gateway.relay.stream import Editor, StreamEnd, UpstreamErrorEvent
 from gateway.relay.upstream import Upstream, UpstreamAnswer
@@ -56,7 +57,6 @@ class OpenStream:
     editor: Editor
     ticket: Ticket
     _answer: UpstreamAnswer
-    _chunks: AsyncIterator[bytes]
     _splitter: EventSplitter
     first_event_at: float = field(default_factory=time.monotonic)
 
@@ -64,7 +64,7 @@ class OpenStream:
         """What to send, one item a read from upstream: all events that the read completed."""
         editor = self.editor
         try:
-            while not editor.closed and (data := await anext(self._chunks, b"")):
+            while not editor.closed and (data := await self._answer.read()):
                 batch = b"".join(map(editor.feed, self._splitter.feed(data)))
                 if batch:
                     yield batch
@@ -85,7 +85,7 @@ class OpenStream:
             return
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT_S):
-                async for _ in self._chunks:
+                while await self._answer.read():
                     pass
             self._answer.release()
         except (TimeoutError, AttemptFailed):
@@ -119,8 +119,7 @@ class Attempts:
         async def begin(target: Target, answer: UpstreamAnswer, ticket: Ticket) -> OpenStream:
             editing = new_editor()
             splitter = EventSplitter(max_event_bytes)
-            chunks = answer.chunks()
-            async for data in chunks:
+            while data := await answer.read():
                 try:
                     first = b"".join(map(editing.feed, splitter.feed(data)))
                 except EventTooLarge as error:
@@ -131,7 +130,7 @@ class Attempts:
                     answer.begun()
                     if editing.usage is not None:
                         ticket.correct(editing.usage.uncached_tokens)
-                    return OpenStream(target, first, editing, ticket, answer, chunks, splitter)
+                    return OpenStream(target, first, editing, ticket, answer, splitter)
             raise AttemptFailed(Cause.EMPTY, "the deployment answered 200 without an event")
 
         return await self._first(headers, body, begin, lambda ticket: ticket.first_event_s)
@@ -149,7 +148,10 @@ class Attempts:
         that misses the client's own deadline has done no wrong: a client in a hurry must not open its breaker."""
 
         async def begin(target: Target, answer: UpstreamAnswer, ticket: Ticket) -> UnaryAnswer:
-            body = b"".join([data async for data in answer.chunks()])
+            parts: list[bytes] = []
+            while data := await answer.read():
+                parts.append(data)
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
             answer.release()
             whole = read(body)
             if whole.usage is not None:
@@ -211,7 +213,7 @@ class Attempts:
         ending: Ending | None = Ending.CLIENT_GONE
         left_at: float | None = None
         try:
-            async with asyncio.timeout(timeout_s):
+            with Limit(timeout_s):
                 answer = await self._upstream.post(f"{target.frontend}/v1/{self._path}", headers, body)
                 begun = await begin(target, answer, ticket)
             ending = None
