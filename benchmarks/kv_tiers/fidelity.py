@@ -266,7 +266,7 @@ def run(model: Path, texts: dict[str, str], logs: Path) -> dict[str, Any]:
     for shard in shards[1:]:
         shard.stop()
     lines = [json.loads(line) for line in (logs / WITNESS).read_text().splitlines()]
-    return {"bytes": judge(lines), "paths": compare(rows), "rows": rows}
+    return {"bytes": judge(lines), "paths": compare(rows), "rows": rows, "witness": lines}
 
 
 def main() -> None:

@@ -1,0 +1,48 @@
+"""What docs/kv.md says of bytes, tokens and needles is what the recorded runs hold."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.kv_tiers.fidelity import compare
+from benchmarks.kv_tiers.witnessed import judge
+
+ROOT = Path(__file__).parents[3]
+RUNS = sorted(path.parent.name for path in (ROOT / "benchmarks/results").glob("*-kv-fidelity*/result.json"))
+
+
+def result(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks/results" / name / "result.json").read_text())
+
+
+def test_there_is_a_recorded_run() -> None:
+    assert RUNS
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_summary_follows_from_the_samples(name: str) -> None:
+    told = result(name)
+    assert told["bytes"] == judge(told["witness"])
+    assert told["paths"] == compare(told["rows"])
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_no_byte_came_back_other_than_it_left_and_no_path_lost_a_needle(name: str) -> None:
+    told = result(name)
+    assert told["bytes"]["load_other"] == told["bytes"]["end_other"] == 0
+    assert told["bytes"]["load_same"] == told["bytes"]["end_same"] > 0
+    for path in ("L1", "L2"):
+        assert told["paths"][path]["as_own_cache_to_the_bit"] == told["paths"][path]["prompts"]
+    assert all(row["cold_needles_lost"] == [] for row in told["paths"].values())
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_page_quotes_the_run(name: str) -> None:
+    told, page = result(name), " ".join((ROOT / "docs/kv.md").read_text().split())
+    assert name in page
+    assert f"{told['bytes']['load_same']} of {told['bytes']['load_same']} digests" in page
+    for path, row in told["paths"].items():
+        quoted = f"| {path} | {row['as_cold']} | {row['as_own_cache_to_the_bit']} | {row['needles']} |"
+        assert quoted in page, quoted
