@@ -27,7 +27,7 @@ ANSWERED_WITHIN_S = 60.0
 """An answer beside a killed process; computing such a prompt takes 2 to 10 s here."""
 
 ANSWER_TOKENS = 6
-"""Further on a loaded prefix gave another digit once: an open question in docs/kv.md."""
+"""Further on the digits are near ties, which another shape of the same computation decides otherwise (docs/kv.md)."""
 
 SENTENCES = (
     "The night watch counted {0} ships and {1} lamps before the bells of the old harbour rang.",

@@ -46,3 +46,20 @@ def test_the_page_quotes_the_run(name: str) -> None:
     for path, row in told["paths"].items():
         quoted = f"| {path} | {row['as_cold']} | {row['as_own_cache_to_the_bit']} | {row['needles']} |"
         assert quoted in page, quoted
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_cold_repeats_itself_and_another_shape_rounds_otherwise_with_or_without_a_tier(name: str) -> None:
+    rows = {(row["path"], row["name"]): row for row in result(name)["rows"]}
+    names = [who for path, who in rows if path == "cold"]
+    apart = {
+        path: max(
+            abs(ours - theirs)
+            for who in names
+            for ours, theirs in zip(rows["cold", who]["logprobs"], rows[path, who]["logprobs"], strict=True)
+        )
+        for path in ("cold again", "own cache", "L1", "L2")
+    }
+    assert apart["cold again"] == 0
+    assert apart["own cache"] == apart["L1"] == apart["L2"]
+    assert f"{apart['L2']:.3f}" in (ROOT / "docs/kv.md").read_text()
