@@ -1,6 +1,7 @@
 """What comes back from the tier is what was computed, to the bit: KV bytes in a living engine, and what it makes of them."""
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,6 +71,9 @@ def test_both_ranks_of_a_replicated_kv_get_all_bytes_though_each_keeps_only_its_
     with two_ranks(model, shards, tmp_path) as engine:
         assert engine.ask(text, salt="s")["cached_tokens"] == 0
         first = engine.ask(text, salt="s")
+        deadline = time.monotonic() + 20  # LMCache stores to L2 beside the answer
+        while sum(shard.client().dbsize() for shard in shards) < 5 and time.monotonic() < deadline:
+            time.sleep(0.1)
     with two_ranks(model, shards, tmp_path) as engine:
         second = engine.ask(text, salt="s")
         kept = [shard.client().dbsize() for shard in shards]

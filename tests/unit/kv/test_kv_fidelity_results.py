@@ -63,3 +63,9 @@ def test_cold_repeats_itself_and_another_shape_rounds_otherwise_with_or_without_
     assert apart["cold again"] == 0
     assert apart["own cache"] == apart["L1"] == apart["L2"]
     assert f"{apart['L2']:.3f}" in (ROOT / "docs/kv.md").read_text()
+
+
+def test_where_an_answer_differs_from_cold_the_two_best_tokens_were_tied() -> None:
+    leads = [lead for name in RUNS for row in result(name)["paths"].values() for lead in row["leads_where_other"]]
+    assert leads
+    assert max(leads) == 0.0
