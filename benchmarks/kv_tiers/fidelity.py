@@ -119,6 +119,8 @@ class Engine:
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
         self._log.close()
 
 
