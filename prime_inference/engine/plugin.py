@@ -8,13 +8,20 @@ from prime_inference.engine.busy_wait import sleep_while_waiting
 from prime_inference.engine.cpu_norm import register_norms
 from prime_inference.engine.cpu_seeds import rewind_seeded_generators
 from prime_inference.engine.nixl_spin import let_progress_thread_sleep
-from prime_inference.engine.tier import CONNECTOR, CONNECTOR_MODULE
+from prime_inference.engine.tier import (
+    CONNECTOR,
+    CONNECTOR_MODULE,
+    MOONCAKE_CONNECTOR,
+    MOONCAKE_CONNECTOR_MODULE,
+    SHARDED_CONNECTOR,
+    SHARDED_CONNECTOR_MODULE,
+)
 
 
 def register() -> None:
     from vllm.platforms import current_platform  # noqa: PLC0415 - this module is found before vLLM is wanted
 
-    name_tier_connector()
+    name_tier_connectors()
     let_progress_thread_sleep()
     if current_platform.is_cpu():
         sleep_while_waiting()
@@ -22,9 +29,15 @@ def register() -> None:
         rewind_seeded_generators()
 
 
-def name_tier_connector() -> None:
-    """vLLM finds the class by its module path but, beside another connector, its counters only by a registered name."""
+def name_tier_connectors() -> None:
+    """vLLM finds a class by its module path but, beside another connector, its counters only by a registered name."""
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory  # noqa: PLC0415 - as above
 
-    if CONNECTOR not in KVConnectorFactory._registry:
-        KVConnectorFactory.register_connector(CONNECTOR, CONNECTOR_MODULE, CONNECTOR)
+    ours = {
+        CONNECTOR: CONNECTOR_MODULE,
+        SHARDED_CONNECTOR: SHARDED_CONNECTOR_MODULE,
+        MOONCAKE_CONNECTOR: MOONCAKE_CONNECTOR_MODULE,
+    }
+    for name, module in ours.items():
+        if name not in KVConnectorFactory._registry:
+            KVConnectorFactory.register_connector(name, module, name)

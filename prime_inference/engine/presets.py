@@ -38,6 +38,8 @@ class WorkerPlan:
     on_gpu: bool
     gpu_memory_share: float
     kv_events_port: int
+    ranks: int = 1
+    """Tensor parallel."""
     tier: TierPlan | None = None
     """Of a prefill worker only: a decode worker gets its KV from there."""
     parsing: Parsing = Parsing.NONE
@@ -53,6 +55,8 @@ def worker_arguments(plan: WorkerPlan) -> list[str]:
         *("--kv-transfer-config", json.dumps(transfer_config(plan))),
         *tool_arguments(plan.parsing, thinks=plan.thinks),
     ]
+    if plan.ranks > 1:
+        arguments += ["--tensor-parallel-size", str(plan.ranks)]
     if plan.context_tokens is not None:
         arguments += ["--max-model-len", str(plan.context_tokens)]
     if plan.role is Role.PREFILL:

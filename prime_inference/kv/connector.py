@@ -19,15 +19,12 @@ Tokens that the engine's own cache holds count as stored: they were offered to t
 
 import logging
 import time
-from collections import Counter
-from dataclasses import fields
 from typing import Any
 
 from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector
 from lmcache.integration.vllm.lmcache_mp_metadata import LMCacheMPRequestState, LMCacheMPRequestTracker
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorRole
-from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -35,39 +32,25 @@ from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
 
 from prime_inference.kv.capacity import CHUNK_TOKENS
-from prime_inference.kv.gate.decision import Policy
-from prime_inference.kv.gate.estimates import PrefillEstimate, TierEstimate
-from prime_inference.kv.gate.gate import LoadGate
-from prime_inference.kv.gate.plans import LoadPlans, Step
-from prime_inference.kv.metrics import TierPromMetrics, TierStats
+from prime_inference.kv.gate.plans import Step
+from prime_inference.kv.gated import SETTINGS_PREFIX, Gated, bytes_per_token
+from prime_inference.kv.metrics import TierStats
 from prime_inference.kv.salt import SETTING as SALT
-from prime_inference.kv.salt import SaltRule, lawful, parse_rule
+from prime_inference.kv.salt import SaltRule, lawful
 from prime_inference.kv.server_watch import ServerWatch, guard_scheduler, guard_worker
 
 log = logging.getLogger("vllm.prime_inference.tier")  # vLLM's processes have a handler for the name vllm only
-
-TIER = "lmcache"
-
-SETTINGS_PREFIX = "prime.gate."
 
 ANSWER_WITHIN = "prime.server.answer_within_s"
 
 ANSWER_WITHIN_S = 5.0
 """Default. An answer is a few messages and no data; a server that takes longer costs more than it saves."""
 
-FIXED_S = 0.01
-"""A lookup, its poll at the next scheduler step and the step that sees the copy end."""
-
-SHORTEST_STEP_TOKENS = CHUNK_TOKENS
-"""A step with fewer prompt tokens is mostly decode, and says little about the prefill rate."""
-
-REPORT_EVERY_S = 60.0
-
 NEVER_STORE = 1 << 62
 """As many tokens count as stored already."""
 
 
-class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships no types
+class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships no types
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig | None = None
     ) -> None:
@@ -84,17 +67,11 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
             raise ValueError(f"LMCache runs with chunks of {chunk} tokens: start it with --chunk-size {CHUNK_TOKENS}")
 
     def _begin(self, extra: dict[str, Any], bytes_per_token: int) -> None:
-        now = time.monotonic()
-        self._plans = build_plans(extra, bytes_per_token, now)
-        self._salt_rule = parse_rule(extra.get(SALT))
+        self._begin_gate(extra, bytes_per_token)
         self._answer_within_s = answer_within_s(extra)
         self._watches = list[ServerWatch]()
         self._losses_told = 0
-        self._admitted: dict[str, Request] = {}
         self._abandoned: dict[str, LMCacheMPRequestTracker] = {}
-        self._last_step: tuple[float, int, set[str]] = (now, 0, set())
-        self._reported_at = now
-        self._decisions_told: Counter[str] = Counter()
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         tracker = self._get_or_create_request_tracker(request)
@@ -142,11 +119,8 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
             self._plans.finished(request_id, whole, time.monotonic())
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
-        now = time.monotonic()
         self._release_abandoned()
-        self._observe_step(scheduler_output, now)
-        if now - self._reported_at >= REPORT_EVERY_S:
-            self._report(now)
+        self._step(scheduler_output, time.monotonic())
         return super().build_connector_meta(scheduler_output)
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
@@ -158,35 +132,14 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
         return finished
 
     def get_kv_connector_stats(self) -> TierStats | None:
-        """What the gate decided and how loads ended since the last call; None on the worker's side."""
+        """None on the worker's side."""
         if self.role is not KVConnectorRole.SCHEDULER:
             return None
-        decisions = Counter({f"{choice}/{reason}": n for (choice, reason), n in self._plans.gate.decisions.items()})
-        ended, self._plans.ended = self._plans.ended, []
-        stats = TierStats()
-        stats.data["decisions"] = dict(decisions - self._decisions_told)
-        stats.data["ends"] = dict(Counter(str(load.end) for load in ended))
-        stats.data["loaded_tokens"] = sum(load.tokens for load in ended)
-        stats.data["load_seconds"] = [load.seconds for load in ended if load.tokens]
+        stats = self._gate_stats()
         losses = sum(watch.losses for watch in self._watches)
         stats.data["server_losses"] = losses - self._losses_told
         self._losses_told = losses
-        self._decisions_told = decisions
         return stats
-
-    @classmethod
-    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats:
-        return TierStats() if data is None else TierStats(data)
-
-    @classmethod
-    def build_prom_metrics(
-        cls,
-        vllm_config: VllmConfig,
-        metric_types: dict[Any, Any],
-        labelnames: list[str],
-        per_engine_labelvalues: dict[int, list[object]],
-    ) -> TierPromMetrics:
-        return TierPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def shutdown(self) -> None:
         if self.role is KVConnectorRole.SCHEDULER:
@@ -205,14 +158,6 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
         tracker.num_vllm_hit_tokens = own_tokens // self._hit_alignment_tokens * self._hit_alignment_tokens
         tracker.num_stored_tokens = own_tokens // CHUNK_TOKENS * CHUNK_TOKENS
 
-    def _queued_tokens(self) -> int:
-        """Prompt tokens of admitted requests that are still to be computed."""
-        return sum(
-            max(0, request.num_prompt_tokens - request.num_computed_tokens)
-            for request in self._admitted.values()
-            if request.status == RequestStatus.RUNNING
-        )
-
     def _release_abandoned(self) -> None:
         for request_id, tracker in list(self._abandoned.items()):
             found = self.scheduler_adapter.check_lookup_result(request_id)
@@ -229,25 +174,6 @@ class TierConnector(LMCacheMPConnector):  # type: ignore[misc]  # LMCache ships 
                 )
             self.scheduler_adapter.cleanup_lookup_result(request_id)
             del self._abandoned[request_id]
-
-    def _observe_step(self, scheduler_output: SchedulerOutput, now: float) -> None:
-        """Between two steps that share a request the engine was busy with the first one throughout."""
-        began, prompt_tokens, requests = self._last_step
-        scheduled = scheduler_output.num_scheduled_tokens
-        if prompt_tokens >= SHORTEST_STEP_TOKENS and not requests.isdisjoint(scheduled):
-            self._plans.gate.prefill.observed(prompt_tokens, now - began)
-        self._last_step = (now, sum(tokens for tokens in scheduled.values() if tokens > 1), set(scheduled))
-
-    def _report(self, now: float) -> None:
-        self._reported_at = now
-        gate = self._plans.gate
-        log.info(
-            "tier gate: %s; loads: %s; estimates: %.3g bytes/s, %.3g tokens/s",
-            {f"{choice}/{reason}": count for (choice, reason), count in gate.decisions.items()},
-            {str(end): count for end, count in self._plans.ends.items()},
-            gate.tiers[TIER].bytes_per_s,
-            gate.prefill.tokens_per_s,
-        )
 
 
 def server_of_rank(extra: dict[str, Any], adapter: Any) -> str:
@@ -270,35 +196,3 @@ def answer_within_s(extra: dict[str, Any]) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ValueError(f"{ANSWER_WITHIN} must be a positive number, got {value!r}")
     return float(value)
-
-
-def build_plans(extra: dict[str, Any], bytes_per_token: int, now: float) -> LoadPlans:
-    """The gate from `kv_connector_extra_config`. Raises ValueError for an unknown, missing or impossible setting."""
-    given = {
-        key.removeprefix(SETTINGS_PREFIX): value for key, value in extra.items() if key.startswith(SETTINGS_PREFIX)
-    }
-    policy_names = {field.name for field in fields(Policy)}
-    required = {"bytes_per_s", "prefill_tokens_per_s"}
-    allowed = required | {"fixed_s"} | policy_names
-    unknown = sorted(set(given) - allowed)
-    if unknown:
-        raise ValueError(f"unknown key {SETTINGS_PREFIX}{unknown[0]}; allowed: {', '.join(sorted(allowed))}")
-    missing = sorted(required - set(given))
-    if missing:
-        raise ValueError(f"{SETTINGS_PREFIX}{missing[0]} is missing: give what the start-up check measured")
-    for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise ValueError(f"{SETTINGS_PREFIX}{name} must be a positive number, got {value!r}")
-    tier = TierEstimate(float(given["bytes_per_s"]), float(given.get("fixed_s", FIXED_S)), now)
-    policy = Policy(**{name: given[name] for name in policy_names & set(given)})
-    gate = LoadGate(bytes_per_token, {TIER: tier}, PrefillEstimate(float(given["prefill_tokens_per_s"])), policy)
-    return LoadPlans(gate, TIER)
-
-
-def bytes_per_token(kv_cache_config: KVCacheConfig | None) -> int:
-    """KV bytes a token of this engine's rank: all its cache tensors over the tokens they hold."""
-    if kv_cache_config is None or not kv_cache_config.kv_cache_groups:
-        return 1  # the worker's side has no use for it
-    block_tokens = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-    total = sum(tensor.size for tensor in kv_cache_config.kv_cache_tensors)
-    return max(1, int(total // (kv_cache_config.num_blocks * block_tokens)))

@@ -6,6 +6,8 @@
 | `prime_kv_loads_total` | counter | end | how loads that were begun ended; closed values of gate/plans.py |
 | `prime_kv_loaded_tokens_total` | counter | | prompt tokens that came from the tier |
 | `prime_kv_load_seconds` | histogram | | from the question to the end of the copy into the engine |
+| `prime_kv_rank_chunks_total` | counter | rank, operation | sharded connector: chunks a rank `stored`, `loaded`, `received` |
+| `prime_kv_store_refusals_total` | counter | operation, code | Mooncake: keys that a `put` or `get` was refused for |
 | `prime_kv_server_losses_total` | counter | | LMCache's server went away or did not answer (seen by the scheduler) |
 
 On the page each name begins with `vllm:`: a Dynamo worker passes on only what begins with that.
@@ -26,9 +28,14 @@ LOAD_SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0,
 """Around the 0.07 s of a 16k prompt from eight stores and the 0.31 s of its recompute."""
 
 
+COUNTS = ("decisions", "ends", "rank_chunks", "store_refusals")
+
+
 def empty() -> dict[str, Any]:
-    """`decisions`: "choice/reason" -> count; `ends`: end -> count. Plain values: they travel between processes."""
-    return {"decisions": {}, "ends": {}, "loaded_tokens": 0, "load_seconds": [], "server_losses": 0}
+    """`decisions`: "choice/reason" -> count; `ends`: end -> count; `rank_chunks`: "rank/operation" -> count;
+    `store_refusals`: "operation/code" -> count. Plain values: they travel between processes."""
+    counts: dict[str, Any] = {name: {} for name in COUNTS}
+    return counts | {"loaded_tokens": 0, "load_seconds": [], "server_losses": 0}
 
 
 @dataclass
@@ -41,7 +48,7 @@ class TierStats(KVConnectorStats):  # type: ignore[misc]  # vLLM's types are not
         self.data = empty()
 
     def aggregate(self, other: KVConnectorStats) -> "TierStats":
-        for name in ("decisions", "ends"):
+        for name in COUNTS:
             self.data[name] = dict(Counter(self.data[name]) + Counter(other.data[name]))
         for name in ("loaded_tokens", "server_losses"):
             self.data[name] += other.data[name]
@@ -59,7 +66,7 @@ class TierStats(KVConnectorStats):  # type: ignore[misc]  # vLLM's types are not
         }
 
     def is_empty(self) -> bool:
-        return not self.data["decisions"] and not self.data["ends"] and not self.data["server_losses"]
+        return not any(self.data[name] for name in (*COUNTS, "server_losses"))
 
 
 class TierPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]  # vLLM's types are not followed
@@ -93,6 +100,16 @@ class TierPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]  # vLLM's t
             buckets=LOAD_SECONDS_BUCKETS,
             labelnames=labelnames,
         )
+        self._rank_chunks = counter(
+            name="vllm:prime_kv_rank_chunks",
+            documentation="Chunks of a replicated KV by the rank that moved them.",
+            labelnames=[*labelnames, "rank", "operation"],
+        )
+        self._refusals = counter(
+            name="vllm:prime_kv_store_refusals",
+            documentation="Keys that Mooncake's store refused, by its code.",
+            labelnames=[*labelnames, "operation", "code"],
+        )
         self._losses = counter(
             name="vllm:prime_kv_server_losses",
             documentation="Times LMCache's server went away or did not answer.",
@@ -105,6 +122,10 @@ class TierPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]  # vLLM's t
             self._decisions.labels(*labels, *name.split("/")).inc(count)
         for end, count in transfer_stats_data["ends"].items():
             self._ends.labels(*labels, end).inc(count)
+        for name, count in transfer_stats_data["rank_chunks"].items():
+            self._rank_chunks.labels(*labels, *name.split("/")).inc(count)
+        for name, count in transfer_stats_data["store_refusals"].items():
+            self._refusals.labels(*labels, *name.split("/")).inc(count)
         self._tokens.labels(*labels).inc(transfer_stats_data["loaded_tokens"])
         self._losses.labels(*labels).inc(transfer_stats_data["server_losses"])
         for seconds in transfer_stats_data["load_seconds"]:

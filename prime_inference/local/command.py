@@ -25,13 +25,17 @@ def up(
     ] = EngineChoice.VLLM,
     prefill: Annotated[int, typer.Option(min=1, max=64, help="Prefill workers.")] = 1,
     decode: Annotated[int, typer.Option(min=1, max=64, help="Decode workers.")] = 1,
+    prefill_ranks: Annotated[
+        int, typer.Option(min=1, max=8, help="Tensor-parallel ranks of each prefill worker, on a CPU.")
+    ] = 1,
     host: Annotated[str, typer.Option(help="Address of the gateway.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the gateway.")] = 8000,
     context_tokens: Annotated[
         int | None, typer.Option(min=64, help="Longest prompt plus answer; default: the model's, 8192 on a CPU.")
     ] = None,
     tiers: Annotated[
-        TiersChoice, typer.Option(help="Where prefixes are kept outside the engine: nowhere, or LMCache over Valkeys.")
+        TiersChoice,
+        typer.Option(help="Where prefixes are kept outside the engine: nowhere, LMCache over Valkeys, or Mooncake."),
     ] = TiersChoice.NONE,
     shards: Annotated[int, typer.Option(min=1, max=64, help="Valkey shards, with --tiers lmcache.")] = DEFAULT_SHARDS,
     state_dir: Annotated[
@@ -54,6 +58,7 @@ def up(
         engine=engine,
         prefill=prefill,
         decode=decode,
+        prefill_ranks=prefill_ranks,
         host=host,
         port=port,
         context_tokens=context_tokens,

@@ -24,6 +24,8 @@ class LocalModel:
     """What the model's own configuration allows, where it says so."""
     weight_bytes: int
     tool_format: ToolFormat = ToolFormat.ENGINE
+    latent_attention: bool = False
+    """Every tensor-parallel rank holds the whole KV."""
     thinks: bool = False
     """Its chat template leaves the thinking open, for a model whose tool calls the gateway reads."""
 
@@ -70,6 +72,7 @@ def describe(folder: Path, name: str) -> LocalModel:
         max_context_tokens=longest if isinstance(longest, int) else None,
         weight_bytes=sum(file.stat().st_size for file in weights),
         tool_format=tool_format,
+        latent_attention=isinstance(config.get("kv_lora_rank"), int),
         thinks=tool_format is ToolFormat.GLM and template_thinks(template),
     )
 

@@ -22,6 +22,7 @@ class EngineChoice(StrEnum):
 class TiersChoice(StrEnum):
     NONE = "none"
     LMCACHE = "lmcache"
+    MOONCAKE = "mooncake"
 
 
 DEFAULT_SHARDS = 2
@@ -37,6 +38,8 @@ class UpOptions:
     decode: int = 1
     host: str = "127.0.0.1"
     port: int = 8000
+    prefill_ranks: int = 1
+    """Tensor-parallel ranks of each prefill worker (on a CPU)."""
     context_tokens: int | None = None
     """Longest prompt plus answer; None: the model's own, on a CPU at most CPU_CONTEXT_TOKENS."""
     tiers: TiersChoice = TiersChoice.NONE

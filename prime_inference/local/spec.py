@@ -31,6 +31,7 @@ class Role(StrEnum):
     GATEWAY = "gateway"
     L2_SHARD = "l2"
     LMCACHE = "lmcache"
+    MOONCAKE = "mooncake"
 
 
 @dataclass(frozen=True)

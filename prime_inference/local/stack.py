@@ -5,9 +5,12 @@ from dataclasses import dataclass, replace
 
 from prime_inference.engine.presets import Role as WorkerRole
 from prime_inference.engine.presets import WorkerPlan, worker_arguments, worker_environment
+from prime_inference.engine.tier import TierPlan
 from prime_inference.engine.tool_settings import Parsing
 from prime_inference.local.devices import WorkerDevice
 from prime_inference.local.model import LocalModel
+from prime_inference.local.mooncake import PORTS as MOONCAKE_PORTS
+from prime_inference.local.mooncake import MooncakePorts, mooncake_specs
 from prime_inference.local.options import EngineChoice, UpOptions
 from prime_inference.local.spec import HttpOk, ProcessSpec, Role, TcpPing
 from prime_inference.local.state_dir import StateDir
@@ -42,14 +45,15 @@ class Ports:
     worker_side_channel: list[int]
     worker_kv_events: list[int]
     tier: TierPorts | None = None
+    mooncake: MooncakePorts | None = None
 
 
-def ports_needed(workers: int, shards: int = 0) -> int:
-    """How many free ports `Ports` takes beside the gateway's own."""
-    return 3 + 3 * workers + tier_ports_needed(shards)
+def ports_needed(workers: int, shards: int = 0, servers: int = 1, *, mooncake: bool = False) -> int:
+    """How many free ports `Ports` takes beside the gateway's own. `servers`: of the tier."""
+    return 3 + 3 * workers + (MOONCAKE_PORTS if mooncake else tier_ports_needed(shards, servers))
 
 
-def ports_of(gateway: int, free: list[int], workers: int) -> Ports:
+def ports_of(gateway: int, free: list[int], workers: int, servers: int = 1, *, mooncake: bool = False) -> Ports:
     internal, valkey, frontend, *rest = free
     return Ports(
         gateway=gateway,
@@ -59,7 +63,8 @@ def ports_of(gateway: int, free: list[int], workers: int) -> Ports:
         worker_system=rest[:workers],
         worker_side_channel=rest[workers : 2 * workers],
         worker_kv_events=rest[2 * workers : 3 * workers],
-        tier=tier_ports_of(rest[3 * workers :]),
+        tier=None if mooncake else tier_ports_of(rest[3 * workers :], servers),
+        mooncake=MooncakePorts(*rest[3 * workers :]) if mooncake else None,
     )
 
 
@@ -80,15 +85,22 @@ class StackPlan:
     client that comes while it is started again waits instead of being refused."""
 
 
+def tier_servers(options: UpOptions, model: LocalModel) -> int:
+    """One a rank where all ranks hold the same KV: each then keeps its own part of it."""
+    return options.prefill_ranks if model.latent_attention else 1
+
+
 def specs_of(plan: StackPlan) -> list[ProcessSpec]:
     """All processes, in the order in which they start."""
     return [_valkey(plan), *_tiers(plan), _frontend(plan), *_workers(plan), _gateway(plan)]
 
 
 def _tiers(plan: StackPlan) -> list[ProcessSpec]:
+    on_gpu = plan.devices[0].gpu is not None
+    if plan.ports.mooncake is not None:
+        return mooncake_specs(plan.ports.mooncake, plan.inherited, nice=0 if on_gpu else ENGINE_NICE)
     if plan.ports.tier is None:
         return []
-    on_gpu = plan.devices[0].gpu is not None
     return tier_specs(plan.ports.tier, plan.valkey_binary, plan.inherited, nice=0 if on_gpu else ENGINE_NICE)
 
 
@@ -181,6 +193,17 @@ def another_gateway(plan: StackPlan, name: str, internal_port: int) -> ProcessSp
     return replace(_gateway(replace(plan, ports=ports)), name=name, after=())
 
 
+def _tier_of(plan: StackPlan) -> TierPlan | None:
+    if plan.ports.mooncake is not None:
+        return TierPlan(mooncake_config=str(plan.state.mooncake_file))
+    return tier_plan(plan.ports.tier)
+
+
+def processes_of(options: UpOptions, role: WorkerRole) -> int:
+    """Processes that compute, of all workers of a role."""
+    return options.decode if role is WorkerRole.DECODE else options.prefill * options.prefill_ranks
+
+
 def _vllm_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> ProcessSpec:
     device, ports = plan.devices[index], plan.ports
     on_gpu = device.gpu is not None
@@ -192,16 +215,19 @@ def _vllm_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> Pr
         on_gpu=on_gpu,
         gpu_memory_share=device.memory_share,
         kv_events_port=ports.worker_kv_events[index],
-        tier=tier_plan(ports.tier) if role is WorkerRole.PREFILL else None,
+        ranks=plan.options.prefill_ranks if role is WorkerRole.PREFILL else 1,
+        tier=_tier_of(plan) if role is WorkerRole.PREFILL else None,
         parsing=Parsing.GATEWAY if plan.model.tool_format is ToolFormat.GLM else Parsing.NONE,
         thinks=plan.model.thinks,
     )
+    tier = worker.tier
     environment = {
         **plan.inherited,
         **dynamo_environment(plan.state),
+        **({"MOONCAKE_CONFIG_PATH": tier.mooncake_config} if tier is not None and tier.mooncake_config else {}),
         **worker_environment(
             role,
-            cores=plan.cores // (plan.options.decode if role is WorkerRole.DECODE else plan.options.prefill),
+            cores=plan.cores // processes_of(plan.options, role),
             on_gpu=on_gpu,
             gpu=device.gpu,
             side_channel_port=ports.worker_side_channel[index],

@@ -55,6 +55,11 @@ class StateDir:
         return self.root / "router-policy.yaml"
 
     @property
+    def mooncake_file(self) -> Path:
+        """How the engines find Mooncake's master."""
+        return self.root / "mooncake.json"
+
+    @property
     def running_file(self) -> Path:
         """Ports and process ids of the stack that holds the lock, for whoever wants to look at it."""
         return self.root / "running.json"

@@ -1,6 +1,8 @@
 """The KV tiers of one machine as processes and settings: pure.
 
 `lmcache`: Valkey shards (`l2-N`) behind one LMCache server (`lmcache`), which every prefill worker's tier connector asks.
+Where all ranks of a worker hold the same KV there is one server a rank (`lmcache-R`), each with its own share of the shards
+and of L1.
 """
 
 import json
@@ -27,36 +29,42 @@ SHARED_MEMORY = Path("/dev/shm")
 @dataclass(frozen=True)
 class TierPorts:
     shards: list[int]
-    server: int
-    server_http: int
+    servers: list[int]
+    servers_http: list[int]
+
+    def shards_of(self, server: int) -> list[int]:
+        """Numbers of the shards behind this server."""
+        return list(range(server, len(self.shards), len(self.servers)))
+
+    def name_of(self, server: int) -> str:
+        return "lmcache" if len(self.servers) == 1 else f"lmcache-{server}"
 
 
-def tier_ports_needed(shards: int) -> int:
-    return shards + 2 if shards else 0
+def tier_ports_needed(shards: int, servers: int = 1) -> int:
+    return shards + 2 * servers if shards else 0
 
 
-def tier_ports_of(free: list[int]) -> TierPorts | None:
+def tier_ports_of(free: list[int], servers: int = 1) -> TierPorts | None:
     """None when no tier is wanted, so none was asked for."""
     if not free:
         return None
-    server, server_http, *shards = free
-    return TierPorts(shards, server, server_http)
+    return TierPorts(free[2 * servers :], free[:servers], free[servers : 2 * servers])
 
 
-def tier_bytes(shards: int) -> int:
+def tier_bytes(shards: int, servers: int = 1) -> int:
     """Memory of the tier when it is full."""
-    return SERVER_BYTES + int(L1_GIB * 2**30) + shards * SHARD_BYTES if shards else 0
+    return servers * SERVER_BYTES + int(L1_GIB * 2**30) + shards * SHARD_BYTES if shards else 0
 
 
-def shared_memory_of(ports: TierPorts) -> str:
+def shared_memory_of(server_port: int) -> str:
     """The name of L1's segment. Always the same for a stack, so that a server started again replaces what a killed one left."""
-    return f"lmcache_l1_pool_prime_{ports.server}"
+    return f"lmcache_l1_pool_prime_{server_port}"
 
 
 def tier_specs(ports: TierPorts, valkey_binary: str, inherited: dict[str, str], *, nice: int) -> list[ProcessSpec]:
     return [
         *(_shard(number, port, valkey_binary, inherited) for number, port in enumerate(ports.shards)),
-        _server(ports, inherited, nice),
+        *(_server(ports, server, inherited, nice) for server in range(len(ports.servers))),
     ]
 
 
@@ -73,31 +81,32 @@ def _shard(number: int, port: int, valkey_binary: str, inherited: dict[str, str]
     return ProcessSpec(f"l2-{number}", Role.L2_SHARD, argv, dict(inherited), TcpPing(port))
 
 
-def _server(ports: TierPorts, inherited: dict[str, str], nice: int) -> ProcessSpec:
-    parameters = {"urls": [f"resp://127.0.0.1:{port}" for port in ports.shards]}
+def _server(ports: TierPorts, server: int, inherited: dict[str, str], nice: int) -> ProcessSpec:
+    shards = ports.shards_of(server)
+    parameters = {"urls": [f"resp://127.0.0.1:{ports.shards[number]}" for number in shards]}
     argv = (
         *(sys.executable, "-m", "prime_inference.kv.server", json.dumps(parameters)),
         *("--host", "127.0.0.1"),
-        *("--port", str(ports.server)),
+        *("--port", str(ports.servers[server])),
         *("--http-host", "127.0.0.1"),
-        *("--http-port", str(ports.server_http)),
+        *("--http-port", str(ports.servers_http[server])),
         *("--chunk-size", str(CHUNK_TOKENS)),
         *("--supported-transfer-mode", "auto"),
         # Collision-resistant: equal hashes of two prompts would be one tenant's answer given to another.
         *("--hash-algorithm", "blake3"),
-        *("--l1-size-gb", str(L1_GIB)),
+        *("--l1-size-gb", str(L1_GIB / len(ports.servers))),
         *("--eviction-policy", "LRU"),
         # LMCache's default forgets what came from L2 once it was read: the next hit would fetch it again.
         *("--l2-prefetch-policy", "retain"),
-        *("--shm-name", shared_memory_of(ports)),
+        *("--shm-name", shared_memory_of(ports.servers[server])),
     )
     return ProcessSpec(
-        name="lmcache",
+        name=ports.name_of(server),
         role=Role.LMCACHE,
         argv=argv,
         env={**inherited, "OMP_NUM_THREADS": "1", "LMCACHE_TRACK_USAGE": "false"},
-        probe=HttpOk(f"http://127.0.0.1:{ports.server_http}/healthcheck"),
-        after=tuple(f"l2-{number}" for number in range(len(ports.shards))),
+        probe=HttpOk(f"http://127.0.0.1:{ports.servers_http[server]}/healthcheck"),
+        after=tuple(f"l2-{number}" for number in shards),
         ready_within_s=180.0,
         nice=nice,
     )
@@ -105,10 +114,10 @@ def _server(ports: TierPorts, inherited: dict[str, str], nice: int) -> ProcessSp
 
 def tier_plan(ports: TierPorts | None) -> TierPlan | None:
     """What a prefill worker must know of the tier."""
-    return None if ports is None else TierPlan(server_port=ports.server)
+    return None if ports is None else TierPlan(server_ports=tuple(ports.servers))
 
 
 def forget_shared_memory(ports: TierPorts | None) -> None:
     """L1's segment outlives a server that was killed."""
-    if ports is not None:
-        (SHARED_MEMORY / shared_memory_of(ports)).unlink(missing_ok=True)
+    for port in ports.servers if ports is not None else ():
+        (SHARED_MEMORY / shared_memory_of(port)).unlink(missing_ok=True)

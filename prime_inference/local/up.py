@@ -1,6 +1,7 @@
 """`prime-inference up`, from options to a serving stack and down again."""
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -23,9 +24,10 @@ from prime_inference.local.environment import inherited
 from prime_inference.local.errors import UpError
 from prime_inference.local.fetch import fetch_model
 from prime_inference.local.model import LocalModel
-from prime_inference.local.options import EngineChoice, UpOptions
+from prime_inference.local.mooncake import mooncake_bytes, mooncake_config
+from prime_inference.local.options import EngineChoice, TiersChoice, UpOptions
 from prime_inference.local.ports import free_ports, listening
-from prime_inference.local.stack import ROUTER_POLICY, StackPlan, ports_needed, ports_of, specs_of
+from prime_inference.local.stack import ROUTER_POLICY, StackPlan, ports_needed, ports_of, specs_of, tier_servers
 from prime_inference.local.state_dir import StateDir
 from prime_inference.local.supervisor import Child, Supervisor
 from prime_inference.local.tiers import forget_shared_memory, tier_bytes
@@ -60,23 +62,31 @@ async def up(options: UpOptions, display: PlainLines) -> None:
         plan = replace(_plan(options, model, state), listen_fd=listener.fileno())
         key = write_gateway_files(state, model, plan.context_tokens, plan.ports.frontend)
         state.router_policy_file.write_text(ROUTER_POLICY, encoding="utf-8")
+        if plan.ports.mooncake is not None:
+            state.mooncake_file.write_text(json.dumps(mooncake_config(plan.ports.mooncake)), encoding="utf-8")
         _forget_instances(state)
         await _serve(plan, key, display, started, interrupted)
 
 
 def _plan(options: UpOptions, model: LocalModel, state: StateDir) -> StackPlan:
-    if options.tier_shards and options.engine is EngineChoice.MOCKER:
-        raise UpError("--tiers lmcache needs --engine vllm: Dynamo's mocker has no KV to keep.")
+    if options.tiers is not TiersChoice.NONE and options.engine is EngineChoice.MOCKER:
+        raise UpError(f"--tiers {options.tiers.value} needs --engine vllm: Dynamo's mocker has no KV to keep.")
+    mooncake = options.tiers is TiersChoice.MOONCAKE
     workers = options.prefill + options.decode
+    servers = tier_servers(options, model)
+    if 0 < options.tier_shards < servers:
+        raise UpError(f"--tiers lmcache with {servers} ranks needs a shard for each: use --shards {servers} or more.")
     devices = _devices(options, workers)
     on_gpu = devices[0].gpu is not None
+    if options.prefill_ranks > 1 and (on_gpu or options.engine is EngineChoice.MOCKER):
+        raise UpError("--prefill-ranks is for vLLM on a CPU: `up` gives every worker one GPU.")
     if not on_gpu:
         needed = (
             memory.mocker_stack_bytes(workers)
             if options.engine is EngineChoice.MOCKER
-            else memory.cpu_stack_bytes(workers, model.weight_bytes)
+            else memory.cpu_stack_bytes(workers + options.prefill * (options.prefill_ranks - 1), model.weight_bytes)
         )
-        needed += tier_bytes(options.tier_shards)
+        needed += mooncake_bytes() if mooncake else tier_bytes(options.tier_shards, servers)
         memory.check_memory(memory.available_bytes(psutil.virtual_memory().available), needed)
     context_tokens = options.context_tokens
     if context_tokens is None and not on_gpu:
@@ -86,7 +96,13 @@ def _plan(options: UpOptions, model: LocalModel, state: StateDir) -> StackPlan:
         model=model,
         context_tokens=context_tokens,
         state=state,
-        ports=ports_of(options.port, free_ports(ports_needed(workers, options.tier_shards)), workers),
+        ports=ports_of(
+            options.port,
+            free_ports(ports_needed(workers, options.tier_shards, servers, mooncake=mooncake)),
+            workers,
+            servers,
+            mooncake=mooncake,
+        ),
         devices=devices,
         cores=len(os.sched_getaffinity(0)),
         valkey_binary=_valkey_binary(),
@@ -141,6 +157,8 @@ async def _serve(
         internal_url = f"http://127.0.0.1:{plan.ports.gateway_internal}"
         display.say(banner(url, key, plan.model.name, time.monotonic() - started, str(plan.state.root), internal_url))
 
+        tier, mooncake = plan.ports.tier, plan.ports.mooncake
+
         def publish(serving: Serving) -> None:
             write_running(
                 plan.state,
@@ -150,7 +168,8 @@ async def _serve(
                 model=plan.model.name,
                 worker_urls=worker_urls(supervisor),
                 valkey_port=plan.ports.valkey,
-                lmcache_url=None if plan.ports.tier is None else f"http://127.0.0.1:{plan.ports.tier.server_http}",
+                lmcache_urls=[f"http://127.0.0.1:{port}" for port in (tier.servers_http if tier else ())],
+                mooncake_url=None if mooncake is None else f"http://127.0.0.1:{mooncake.master_http}",
                 supervisor_pid=os.getpid(),
             )
 

@@ -131,7 +131,7 @@ def test_the_presets_say_what_the_issue_asks_for(answers: dict[str, dict[str, An
     assert (decode["data"], decode["tensor"]) == (1, 4)
     assert prefill["step_tokens"] == 4096
     assert {prefill["kv_dtype"], decode["kv_dtype"]} == {"nvfp4_ds_mla"}
-    assert prefill["connectors"] == ["MultiConnector", "NixlPullConnector", "MooncakeStoreConnector"]
+    assert prefill["connectors"] == ["MultiConnector", "NixlPullConnector", "MooncakeTierConnector"]
     prefill = worker("glm-5.3-b300", "prefill")
     assert (prefill["prefill_context"], prefill["expert"]) == (8, True)
     assert prefill["connectors"] == ["MultiConnector", "NixlPullConnector", "TierConnector"]

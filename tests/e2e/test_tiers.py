@@ -27,7 +27,7 @@ ANSWERED_WITHIN_S = 60.0
 """An answer beside a killed process; computing such a prompt takes 2 to 10 s here."""
 
 ANSWER_TOKENS = 6
-"""Further on a loaded prefix gave another digit once: an open question in docs/kv.md."""
+"""Further on the digits are near ties, which another shape of the same computation decides otherwise (docs/kv.md)."""
 
 SENTENCES = (
     "The night watch counted {0} ships and {1} lamps before the bells of the old harbour rang.",
@@ -74,7 +74,7 @@ def ask(stack: Stack, name: str, timeout_s: float = ANSWERED_WITHIN_S) -> tuple[
 def keys(stack: Stack, operation: str, outcome: str = "ok") -> float:
     """Keys that the L2 client moved, from the server's own page; 0 while the server is away."""
     try:
-        text = httpx.get(f"{stack.running['lmcache_url']}/metrics", timeout=10).text
+        text = httpx.get(f"{stack.running['lmcache_urls'][0]}/metrics", timeout=10).text
     except httpx.TransportError:
         return 0.0
     return sum(

@@ -38,6 +38,9 @@ VERDICT_GRACE_S = 0.5
 LoadOwned = Callable[[Sequence[int]], Sequence[bool]]
 """Load these chunks into their buffers; per chunk, is the buffer now whole? May raise."""
 
+Arrived = Callable[[int], None]
+"""This chunk's buffer is filled now. Must not raise: the other ranks go on."""
+
 
 class ShardedLoad:
     """One rank's end of the group. Not thread-safe: loads are collective, so they come in one order on all ranks."""
@@ -57,8 +60,15 @@ class ShardedLoad:
         buffers: Sequence[torch.Tensor],
         load_owned: LoadOwned,
         timeout_s: float,
+        *,
+        first: int = 0,
+        arrived: Arrived | None = None,
     ) -> Agreement:
         """Fill `buffers` (one a chunk, the same shape on all ranks) up to the agreed prefix, on every rank.
+
+        The load may begin in the middle of a prompt: `first` is its first chunk's number there, which decides who owns
+        what. Chunks are numbered from 0 in everything that is handed over. A buffer is taken from `buffers` when its turn
+        comes, and `arrived` is called when it is filled, so one may serve for all chunks.
 
         All ranks must call with the same request and chunks (checked), within `timeout_s` of each other. Chunks beyond
         the agreed prefix must not be used, whatever their buffers hold. An error of `load_owned` is raised after this
@@ -67,19 +77,26 @@ class ShardedLoad:
         if self._lost:
             return Agreement(0, LoadOutcome.GROUP_LOST)
         planned = len(chunk_hashes)
-        owned = owned_chunks(self._rank, self._world, planned)
+        turn = (self._rank - first) % self._world
+        owned = owned_chunks(turn, self._world, planned)
         print_of_list = fingerprint(request_id, self._world, chunk_hashes)
-        report = RankReport(self._rank, reach(self._rank, self._world, 0, planned), print_of_list)
+        report = RankReport(self._rank, reach(turn, self._world, 0, planned), print_of_list)
         deadline = time.monotonic() + timeout_s
         try:
             held = found_in_a_row(load_owned(owned))
-            report = RankReport(self._rank, reach(self._rank, self._world, held, planned), print_of_list)
+            report = RankReport(self._rank, reach(turn, self._world, held, planned), print_of_list)
         finally:
-            agreement = self._take_part(report, planned, buffers, deadline)
+            agreement = self._take_part(report, planned, buffers, deadline, first, arrived or _nothing)
         return agreement
 
     def _take_part(
-        self, report: RankReport, planned: int, buffers: Sequence[torch.Tensor], deadline: float
+        self,
+        report: RankReport,
+        planned: int,
+        buffers: Sequence[torch.Tensor],
+        deadline: float,
+        first: int,
+        arrived: Arrived,
     ) -> Agreement:
         if self._world == 1:
             return agree([report], planned)
@@ -87,7 +104,8 @@ class ShardedLoad:
         try:
             agreement = agree(self._exchange(report, deadline), planned)
             for chunk in range(agreement.chunks):
-                self._broadcast(buffers[chunk], owner_of(chunk, self._world), deadline)
+                self._broadcast(buffers[chunk], owner_of(first + chunk, self._world), deadline)
+                arrived(chunk)
             usable = self._verdict(deadline)
         except RuntimeError:  # torch raises it for a peer that closed its connection and for a wait that timed out
             usable = self._declare_lost()
@@ -126,6 +144,10 @@ class ShardedLoad:
             return bool(self._store.compare_set(f"{self._loads}/verdict", "", LOST) != LOST.encode())
         except RuntimeError:
             return False
+
+
+def _nothing(_: int) -> None:
+    """Nobody asked to be told."""
 
 
 def _wait(work: dist.Work, deadline: float) -> None:

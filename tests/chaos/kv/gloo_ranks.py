@@ -38,6 +38,8 @@ class Scenario:
     stalls: list[int] = field(default_factory=list)
     store_on_rank: int | None = None
     loads: int = 2
+    first: int = 0
+    """The load's first chunk is that many chunks into the prompt."""
 
 
 SCENARIOS = [
@@ -49,6 +51,7 @@ SCENARIOS = [
     Scenario("every rank misses something", 4, 16, missing=[12, 9, 14, 11]),
     Scenario("more ranks than chunks", 4, 2),
     Scenario("no chunks at all", 4, 0),
+    Scenario("a load in the middle of a prompt", 4, 10, missing=[6], first=7),
     Scenario("a load raises", 4, 10, raises=[2]),
     Scenario("two loads raise", 4, 10, raises=[1, 3]),
     Scenario("a rank has another chunk list", 4, 10, other_list=[1]),
@@ -126,7 +129,12 @@ def rank_main(scenario: Scenario, rank: int, port: int, out: int) -> None:
         chunks, outcome = -1, ""
         try:
             agreement = load_end.load(
-                f"request-{load}", hashes, buffers, loader(scenario, rank, load, buffers), TIMEOUT_S
+                f"request-{load}",
+                hashes,
+                buffers,
+                loader(scenario, rank, load, buffers),
+                TIMEOUT_S,
+                first=scenario.first,
             )
             chunks, outcome = agreement.chunks, agreement.outcome
         except OSError as error:

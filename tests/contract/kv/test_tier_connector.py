@@ -107,7 +107,7 @@ def test_a_hit_goes_through_lmcaches_own_states_and_is_measured(module: Any) -> 
     assert side.request_trackers["r"].state is LMCacheMPRequestState.WAITING_FOR_LOAD
     side.update_connector_output(KVConnectorOutput(finished_recving={"r"}))
     assert side._plans.ends == {"loaded": 1}
-    assert side._plans.gate.tiers["lmcache"].in_flight == 0
+    assert side._plans.gate.tiers["tier"].in_flight == 0
 
 
 def test_asking_again_before_there_are_blocks_does_not_count_the_hit_twice(module: Any) -> None:
@@ -166,7 +166,7 @@ def test_a_failed_copy_is_counted_and_says_nothing_about_bandwidth(module: Any) 
     side.update_state_after_alloc(request, blocks_of(256), 4_096)
     side.update_connector_output(KVConnectorOutput(finished_recving={"r"}, invalid_block_ids={3}))
     assert side._plans.ends == {"failed": 1}
-    assert side._plans.gate.tiers["lmcache"].bytes_per_s == 10e9
+    assert side._plans.gate.tiers["tier"].bytes_per_s == 10e9
 
 
 def test_decisions_and_loads_reach_vllms_log_and_its_metrics_page_once(module: Any) -> None:
@@ -240,11 +240,11 @@ def test_beside_nixl_its_counters_find_their_way_by_name(module: Any) -> None:
     """vLLM's MultiConnector rebuilds a child's counters from a plain dictionary and the class's registered name."""
     from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
 
-    from prime_inference.engine.plugin import name_tier_connector
+    from prime_inference.engine.plugin import name_tier_connectors
 
     for _ in range(2):  # vLLM calls plugins more than once
-        name_tier_connector()
-    told = {"decisions": {}, "ends": {"loaded": 1}, "loaded_tokens": 256, "load_seconds": [0.1], "server_losses": 0}
+        name_tier_connectors()
+    told = {**module.TierStats().data, "ends": {"loaded": 1}, "loaded_tokens": 256, "load_seconds": [0.1]}
     stats = MultiConnector.build_kv_connector_stats({"TierConnector": told})
     assert stats is not None
     assert isinstance(stats["TierConnector"], module.TierStats)
@@ -268,7 +268,7 @@ def test_a_finished_request_leaves_nothing_behind(module: Any) -> None:
     request = request_of()
     side.get_num_new_matched_tokens(request, 0)
     side.request_finished(request, [])
-    assert side._plans.gate.tiers["lmcache"].in_flight == 0
+    assert side._plans.gate.tiers["tier"].in_flight == 0
     assert side.request_trackers == {}
     assert side._plans.ends == {"not_used": 1}
 
@@ -282,8 +282,10 @@ def test_a_finished_request_leaves_nothing_behind(module: Any) -> None:
     ],
 )
 def test_a_bad_setting_stops_the_start_by_name(module: Any, change: dict[str, Any], message: str) -> None:
+    from prime_inference.kv.gated import build_plans
+
     with pytest.raises(ValueError, match=message):
-        module.build_plans({**EXTRA, **change}, 48_408, now=0.0)
+        build_plans({**EXTRA, **change}, 48_408, now=0.0)
 
 
 def test_a_key_of_ours_that_nobody_reads_stops_the_start(module: Any) -> None:
@@ -294,5 +296,7 @@ def test_a_key_of_ours_that_nobody_reads_stops_the_start(module: Any) -> None:
 
 
 def test_a_missing_setting_says_where_it_comes_from(module: Any) -> None:
+    from prime_inference.kv.gated import build_plans
+
     with pytest.raises(ValueError, match="prefill_tokens_per_s is missing: give what the start-up check measured"):
-        module.build_plans({"prime.gate.bytes_per_s": 1.0}, 48_408, now=0.0)
+        build_plans({"prime.gate.bytes_per_s": 1.0}, 48_408, now=0.0)

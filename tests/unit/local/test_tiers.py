@@ -1,16 +1,20 @@
 """What `up --tiers lmcache` starts and tells the workers, as data."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from prime_inference.kv.l2.check import ShardCheck, ShardState
 from prime_inference.kv.l2.settings import ShardAddress
 from prime_inference.kv.server import StartRefused, check, cure_of_import, refusal
-from prime_inference.local.options import TiersChoice
+from prime_inference.local.model import LocalModel
+from prime_inference.local.mooncake import MooncakePorts, mooncake_config
+from prime_inference.local.options import TiersChoice, UpOptions
 from prime_inference.local.spec import ProcessSpec, Role
-from prime_inference.local.stack import ports_needed, ports_of, specs_of
-from prime_inference.local.tiers import SHARD_BYTES, tier_bytes
+from prime_inference.local.stack import ports_needed, ports_of, specs_of, tier_servers
+from prime_inference.local.tiers import L1_GIB, SHARD_BYTES, tier_bytes
 from tests.unit.local.test_stack import plan, value_of
 
 
@@ -54,7 +58,7 @@ def test_prefill_has_nixl_and_the_tier_and_decode_has_nixl_alone() -> None:
         assert (nixl["kv_connector"], nixl["kv_role"]) == ("NixlConnector", "kv_producer")
         assert (tier["kv_connector"], tier["kv_load_failure_policy"]) == ("TierConnector", "recompute")
         extra = tier["kv_connector_extra_config"]
-        assert str(extra["lmcache.mp.port"]) == value_of(server, "--port")
+        assert extra["lmcache.mp.server_urls"] == [f"tcp://127.0.0.1:{value_of(server, '--port')}"]
         assert extra["prime.gate.bytes_per_s"] > 0
         assert extra["prime.gate.prefill_tokens_per_s"] > 0
 
@@ -70,6 +74,39 @@ def test_without_tiers_nothing_of_them_is_there() -> None:
     assert all(spec.role not in (Role.L2_SHARD, Role.LMCACHE) for spec in specs_of(plan()))
     assert tier_bytes(0) == 0
     assert ports_of(8000, list(range(ports_needed(2))), 2).tier is None
+
+
+def with_two_ranks() -> list[ProcessSpec]:
+    """A worker of two ranks that hold the same KV, over four shards."""
+    one = plan(tiers=TiersChoice.LMCACHE, shards=4, prefill_ranks=2)
+    model = replace(one.model, latent_attention=True)
+    servers = tier_servers(one.options, model)
+    ports = ports_of(8000, list(range(20_000, 20_000 + ports_needed(2, 4, servers))), 2, servers)
+    return specs_of(replace(one, model=model, ports=ports))
+
+
+def test_ranks_that_hold_the_same_kv_have_a_server_each_with_its_own_shards_and_share_of_l1() -> None:
+    specs = {spec.name: spec for spec in with_two_ranks()}
+    servers = [specs["lmcache-0"], specs["lmcache-1"]]
+    assert [server.after for server in servers] == [("l2-0", "l2-2"), ("l2-1", "l2-3")]
+    for server in servers:
+        urls = json.loads(server.argv[3])["urls"]
+        assert [url.rpartition(":")[2] for url in urls] == [value_of(specs[name], "--port") for name in server.after]
+        assert float(value_of(server, "--l1-size-gb")) == L1_GIB / 2
+    names = {value_of(server, "--shm-name") for server in servers}
+    assert len(names) == 2
+    prefill, decode = specs["prefill-0"], specs["decode-0"]
+    assert value_of(prefill, "--tensor-parallel-size") == "2"
+    assert "--tensor-parallel-size" not in decode.argv
+    tier = json.loads(value_of(prefill, "--kv-transfer-config"))["kv_connector_extra_config"]["connectors"][1]
+    assert tier["kv_connector"] == "ShardedTierConnector"
+    urls = tier["kv_connector_extra_config"]["lmcache.mp.server_urls"]
+    assert urls == [f"tcp://127.0.0.1:{value_of(server, '--port')}" for server in servers]
+
+
+def test_ranks_of_a_model_whose_kv_is_split_share_one_server() -> None:
+    options = UpOptions(tiers=TiersChoice.LMCACHE, prefill_ranks=2)
+    assert tier_servers(options, LocalModel(Path("/m"), "m", 4096, 1)) == 1
 
 
 ADDRESS = ShardAddress("h", 1)
@@ -113,3 +150,32 @@ def test_a_missing_library_names_its_package() -> None:
 def test_l2_parameters_that_cannot_work_stop_the_start_with_the_cure(parameters: dict[str, object], words: str) -> None:
     with pytest.raises(StartRefused, match=words.replace("{", r"\{")):
         check(parameters)
+
+
+def with_mooncake() -> list[ProcessSpec]:
+    one = plan(tiers=TiersChoice.MOONCAKE)
+    ports = ports_of(8000, list(range(20_000, 20_000 + ports_needed(2, mooncake=True))), 2, mooncake=True)
+    return specs_of(replace(one, ports=ports))
+
+
+def test_mooncakes_master_and_store_start_and_the_store_gives_the_memory() -> None:
+    specs = {spec.name: spec for spec in with_mooncake()}
+    master, store = specs["mooncake-master"], specs["mooncake-store"]
+    rpc = next(part.partition("=")[2] for part in master.argv if part.startswith("--rpc_port="))
+    assert f"--master_server_address=127.0.0.1:{rpc}" in store.argv
+    assert store.after == ("mooncake-master",)
+    assert all(spec.role not in (Role.L2_SHARD, Role.LMCACHE) for spec in specs.values())
+    written = mooncake_config(MooncakePorts(int(rpc), 1, 2, 3))
+    assert written["master_server_address"] == f"127.0.0.1:{rpc}"
+    assert written["global_segment_size"] == 0
+
+
+def test_prefill_finds_mooncake_through_its_file_and_decode_has_nixl_alone() -> None:
+    specs = {spec.name: spec for spec in with_mooncake()}
+    prefill, decode = specs["prefill-0"], specs["decode-0"]
+    assert prefill.env["MOONCAKE_CONFIG_PATH"] == "/state/mooncake.json"
+    assert "MOONCAKE_CONFIG_PATH" not in decode.env
+    tier = json.loads(value_of(prefill, "--kv-transfer-config"))["kv_connector_extra_config"]["connectors"][1]
+    assert (tier["kv_connector"], tier["kv_load_failure_policy"]) == ("MooncakeTierConnector", "recompute")
+    assert tier["kv_connector_extra_config"]["prime.salt"] == "required"
+    assert not any(key.startswith(("lmcache.", "prime.server.")) for key in tier["kv_connector_extra_config"])

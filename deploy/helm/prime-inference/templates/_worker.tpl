@@ -22,10 +22,11 @@ tests/deploy feeds what it renders to the parsers of Dynamo, vLLM and LMCache.
 {{- else -}}
 {{- $tier := dict -}}
 {{- if eq $worker.tier "mooncake" -}}
-{{- $tier = dict "kv_connector" "MooncakeStoreConnector" "kv_role" "kv_both" "kv_connector_extra_config" (dict "load_async" true) -}}
+{{- $gate := $worker.mooncake.gate -}}
+{{- $tier = dict "kv_connector" "MooncakeTierConnector" "kv_role" "kv_both" "kv_connector_module_path" "prime_inference.kv.mooncake_connector" "kv_load_failure_policy" "recompute" "kv_connector_extra_config" (dict "load_async" true "prime.salt" "required" "prime.gate.bytes_per_s" $gate.bytesPerSecond "prime.gate.prefill_tokens_per_s" $gate.prefillTokensPerSecond) -}}
 {{- else -}}
 {{- $gate := $worker.lmcache.gate -}}
-{{- $tier = dict "kv_connector" "TierConnector" "kv_role" "kv_both" "kv_connector_module_path" "prime_inference.kv.connector" "kv_load_failure_policy" "recompute" "kv_connector_extra_config" (dict "lmcache.mp.host" "tcp://127.0.0.1" "lmcache.mp.port" 5555 "lmcache.mp.mq_timeout" 120.0 "lmcache.mp.heartbeat_interval" 2.0 "prime.gate.bytes_per_s" $gate.bytesPerSecond "prime.gate.prefill_tokens_per_s" $gate.prefillTokensPerSecond) -}}
+{{- $tier = dict "kv_connector" "TierConnector" "kv_role" "kv_both" "kv_connector_module_path" "prime_inference.kv.connector" "kv_load_failure_policy" "recompute" "kv_connector_extra_config" (dict "lmcache.mp.host" "tcp://127.0.0.1" "lmcache.mp.port" 5555 "lmcache.mp.mq_timeout" 120.0 "lmcache.mp.heartbeat_interval" 2.0 "prime.salt" "required" "prime.gate.bytes_per_s" $gate.bytesPerSecond "prime.gate.prefill_tokens_per_s" $gate.prefillTokensPerSecond) -}}
 {{- end -}}
 {{- toJson (dict "kv_connector" "MultiConnector" "kv_role" $nixl.kv_role "kv_load_failure_policy" "recompute" "kv_connector_extra_config" (dict "connectors" (list $nixl $tier))) -}}
 {{- end -}}
