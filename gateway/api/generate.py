@@ -164,6 +164,7 @@ async def _unary(
         reader_for(served.request),
         deadline=terms.deadline,
         deadline_is_ours=terms.deadline_is_ours,
+        most_tokens=served.request.most_answer_tokens,
     )
     answer = await unary(reading, presence, state.deadline_passed, terms.deadline)
     presence.close()

@@ -53,13 +53,18 @@ class GenerationRequest:
     """The whole body as the client sent it."""
 
     @property
-    def answer_tokens(self) -> int:
-        """What the answer is reckoned at before it is known, for the key's tokens a minute."""
+    def most_answer_tokens(self) -> int | None:
+        """The client's own limit, where it states one."""
         for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
             most = self.fields.get(name)
             if isinstance(most, int) and not isinstance(most, bool) and most > 0:
-                return min(most, MAX_ANSWER_TOKENS)
-        return USUAL_ANSWER_TOKENS
+                return most
+        return None
+
+    @property
+    def answer_tokens(self) -> int:
+        """What the answer is reckoned at before it is known, for the key's tokens a minute."""
+        return min(self.most_answer_tokens or USUAL_ANSWER_TOKENS, MAX_ANSWER_TOKENS)
 
     def upstream_body(self) -> bytes:
         """The body for a Dynamo frontend: the client's, with usage and timing always asked for."""

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -36,6 +36,12 @@ Begin = Callable[[Target, UpstreamAnswer, Ticket], Awaitable[Began]]
 MAX_ATTEMPTS = 3
 """Attempts a request may make in all: enough to leave a dead frontend and a dead deployment behind, few enough that a
 request every deployment refuses does not multiply its load."""
+
+USUAL_LONG_ANSWER_TOKENS = 4096
+"""What an answer without a stated limit is reckoned at when a deployment that has not answered is judged."""
+
+REPLY_MARGIN_S = 0.02
+"""An attempt ends this much before the request's deadline, so that its end is its own and the client still hears of it."""
 
 DRAIN_TIMEOUT_S = 1.0
 """After `[DONE]` the frontend has only its last chunk marker to send."""
@@ -95,6 +101,29 @@ class OpenStream:
         self._answer.close()
 
 
+class Allowance(NamedTuple):
+    """What an attempt may take, and what it says of the deployment if it takes longer."""
+
+    seconds: float
+    late: Ending
+
+
+def whole_answer_allowance(
+    ticket: Ticket, left_s: float, most_tokens: int | None, *, deadline_is_ours: bool
+) -> Allowance:
+    """For an answer that comes whole, so that nothing is heard before its last token. `left_s` to the request's deadline.
+
+    The deployment is owed the time of a first event and that of its tokens at the slowest pace. Where the client states
+    how many it wants at most, the attempt ends then, and another deployment may have what time is left. A client that
+    gives less is no proof against the deployment (Ending.TOO_LITTLE_TIME)."""
+    owed_s = ticket.first_event_s + (most_tokens or USUAL_LONG_ANSWER_TOKENS) * ticket.token_s
+    left_s = max(0.0, left_s - REPLY_MARGIN_S)
+    if most_tokens is not None and owed_s <= left_s:
+        return Allowance(owed_s, Ending.FIRST_EVENT_TIMEOUT)
+    blamed = deadline_is_ours or owed_s <= left_s
+    return Allowance(left_s, Ending.FIRST_EVENT_TIMEOUT if blamed else Ending.TOO_LITTLE_TIME)
+
+
 class Attempts:
     """The attempts of one request."""
 
@@ -134,7 +163,9 @@ class Attempts:
                     return OpenStream(target, first, editing, ticket, answer, chunks, splitter)
             raise AttemptFailed(Cause.EMPTY, "the deployment answered 200 without an event")
 
-        return await self._first(headers, body, begin, lambda ticket: ticket.first_event_s)
+        return await self._first(
+            headers, body, begin, lambda ticket: Allowance(ticket.first_event_s, Ending.FIRST_EVENT_TIMEOUT)
+        )
 
     async def unary(
         self,
@@ -144,9 +175,10 @@ class Attempts:
         *,
         deadline: float,
         deadline_is_ours: bool,
+        most_tokens: int | None,
     ) -> UnaryAnswer:
-        """The first whole answer before `deadline` (monotonic). Raises the ApiError that the client gets. A deployment
-        that misses the client's own deadline has done no wrong: a client in a hurry must not open its breaker."""
+        """The first whole answer before `deadline` (monotonic), of `most_tokens` where the client limits it. Raises the
+        ApiError that the client gets."""
 
         async def begin(target: Target, answer: UpstreamAnswer, ticket: Ticket) -> UnaryAnswer:
             body = b"".join([data async for data in answer.chunks()])
@@ -157,16 +189,18 @@ class Attempts:
             ticket.close(Ending.SUCCEEDED)
             return UnaryAnswer(whole, target)
 
-        late = Ending.FIRST_EVENT_TIMEOUT if deadline_is_ours else Ending.CLIENT_GONE
-        return await self._first(headers, body, begin, lambda _: deadline - time.monotonic(), late, deadline)
+        def allowance(ticket: Ticket) -> Allowance:
+            left_s = deadline - time.monotonic()
+            return whole_answer_allowance(ticket, left_s, most_tokens, deadline_is_ours=deadline_is_ours)
+
+        return await self._first(headers, body, begin, allowance, deadline - REPLY_MARGIN_S)
 
     async def _first(
         self,
         headers: dict[str, str],
         body: bytes,
         begin: Begin[Began],
-        timeout_of: Callable[[Ticket], float],
-        late: Ending = Ending.FIRST_EVENT_TIMEOUT,
+        allowance_of: Callable[[Ticket], Allowance],
         deadline: float = math.inf,
     ) -> Began:
         failures: list[AttemptFailed] = []
@@ -186,7 +220,7 @@ class Attempts:
                         full.append(target)
                 else:
                     try:
-                        return await self._attempt(target, ticket, headers, body, begin, timeout_of(ticket), late)
+                        return await self._attempt(target, ticket, headers, body, begin, allowance_of(ticket))
                     except AttemptFailed as failed:
                         failures.append(failed)
             if not waiting and full and self._patience_s > 0:
@@ -202,8 +236,7 @@ class Attempts:
         headers: dict[str, str],
         body: bytes,
         begin: Begin[Began],
-        timeout_s: float,
-        late: Ending,
+        allowance: Allowance,
     ) -> Began:
         """Raises AttemptFailed where another may do better. The ticket is closed unless an answer began."""
         self.made += 1
@@ -211,12 +244,12 @@ class Attempts:
         ending: Ending | None = Ending.CLIENT_GONE
         left_at: float | None = None
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(allowance.seconds):
                 answer = await self._upstream.post(f"{target.frontend}/v1/{self._path}", headers, body)
                 begun = await begin(target, answer, ticket)
             ending = None
         except TimeoutError as error:
-            ending = late
+            ending = allowance.late
             self._report(target, Cause.FIRST_EVENT_TIMEOUT)
             raise AttemptFailed(Cause.FIRST_EVENT_TIMEOUT, "no first event in time") from error
         except AttemptFailed as failed:
