@@ -67,13 +67,15 @@ class GenerationRequest:
         return min(self.most_answer_tokens or USUAL_ANSWER_TOKENS, MAX_ANSWER_TOKENS)
 
     def upstream_body(self) -> bytes:
-        """The body for a Dynamo frontend: the client's, with usage and timing always asked for."""
+        """The body for a Dynamo frontend: the client's, with usage and timing always asked for; of a chat or text stream
+        with every chunk, so that the first says what the prefill had to compute, and one that is cut what it used."""
         fields = {name: value for name, value in self.fields.items() if name not in GATEWAY_ONLY_FIELDS}
         if self.endpoint not in WITH_EXTENSION:
             # These always say what was used, and know nothing of `nvext`.
             return _encoder.encode(fields)
         if self.stream:
             fields["stream_options"] = {**(self.fields.get("stream_options") or {}), "include_usage": True}
+            fields["stream_options"]["continuous_usage_stats"] = True
         fields["nvext"] = {"extra_fields": ["timing"]}
         return _encoder.encode(fields)
 

@@ -65,6 +65,7 @@ class OpenStream:
     _chunks: AsyncIterator[bytes]
     _splitter: EventSplitter
     first_event_at: float = field(default_factory=time.monotonic)
+    _corrected: bool = False
 
     async def batches(self) -> AsyncIterator[bytes]:
         """What to send, one item a read from upstream: all events that the read completed."""
@@ -72,6 +73,8 @@ class OpenStream:
         try:
             while not editor.closed and (data := await anext(self._chunks, b"")):
                 batch = b"".join(map(editor.feed, self._splitter.feed(data)))
+                if not self._corrected:
+                    self.correct()
                 if batch:
                     yield batch
             if not editor.closed:
@@ -82,6 +85,13 @@ class OpenStream:
             yield editor.fail(UpstreamErrorEvent(502, failed.message), StreamEnd.TRUNCATED)
         except EventTooLarge as error:
             yield editor.fail(UpstreamErrorEvent(502, str(error)))
+
+    def correct(self) -> None:
+        """The ticket's weight, as soon as the engine has said what it found and what it had to compute."""
+        usage = self.editor.usage
+        if usage is not None and usage.cached_known:
+            self._corrected = True
+            self.ticket.correct(usage.uncached_tokens)
 
     async def finish(self) -> None:
         """After the last byte has gone to the client: read the end of the body, so that the connection can serve another
@@ -158,9 +168,9 @@ class Attempts:
                     raise _failure_of_event(editing.error)
                 if editing.began:
                     answer.begun()
-                    if editing.usage is not None:
-                        ticket.correct(editing.usage.uncached_tokens)
-                    return OpenStream(target, first, editing, ticket, answer, chunks, splitter)
+                    stream = OpenStream(target, first, editing, ticket, answer, chunks, splitter)
+                    stream.correct()
+                    return stream
             raise AttemptFailed(Cause.EMPTY, "the deployment answered 200 without an event")
 
         return await self._first(
