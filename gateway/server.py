@@ -20,7 +20,7 @@ from gateway.app import gateway_state, internal_app, public_app
 from gateway.settings import GatewaySettings
 from gateway.slow_headers import protocol_with
 from gateway.state import GatewayState
-from gateway.telemetry.logs import configure_logging
+from gateway.telemetry.logs import configure_logging, log_loop_error
 
 logger = logging.getLogger("gateway")
 
@@ -98,7 +98,7 @@ async def serve(settings: GatewaySettings) -> None:
         public = server_for(public_app(state), settings.header_timeout_seconds)
         internal = server_for(internal_app(state), settings.header_timeout_seconds)
         loop = asyncio.get_running_loop()
-
+        loop.set_exception_handler(log_loop_error)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, state.draining.set)
         draining = asyncio.create_task(drain(state, public))
