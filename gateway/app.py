@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from gateway.api import generate, health, internal, models
+from gateway.api.document import document_of
 from gateway.api.request import Endpoint
 from gateway.envelope import Envelope
 from gateway.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound
@@ -75,6 +76,7 @@ def public_app(state: GatewayState) -> FastAPI:
     app.include_router(generate.router, prefix=API_PREFIX, tags=["generation"])
     app.include_router(models.router, prefix=API_PREFIX, tags=["models"])
     app.include_router(health.router, tags=["health"])
+    app.openapi = document_of(app, API_PREFIX)  # type: ignore[method-assign]
     return _finished(app)
 
 
