@@ -85,3 +85,8 @@ bench-local: $(VENV)/.test ## measure the stack on this machine: ready, idle, on
 .PHONY: bench-toolcalls-live
 bench-toolcalls-live: $(VENV)/.test ## 500 enforced tool calls on the local stack, and half of the same prompts without enforcement
 	$(BIN)/python -m benchmarks.toolcalls.live --out benchmarks/results/$$(date +%F)-toolcalls-live/live.json
+
+.PHONY: bench-gateway
+bench-gateway: $(VENV)/.test ## the gateway beside a bare relay, LiteLLM and vLLM's router, on two cores; then the docs page (8 min)
+	$(BIN)/python -m benchmarks.gateway.bench --out benchmarks/results/$$(date +%F)$(SUFFIX)-gateway $(ARGS)
+	$(BIN)/python -m benchmarks.gateway.report

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -17,9 +18,11 @@ ROOT = Path(__file__).parents[1]
 def provenance(packages: list[str], sources: list[Path]) -> dict[str, Any]:
     """Command, time, machine, versions, commit and the hash of the measured sources (paths relative to the root)."""
 
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    def run(*command: str) -> str:
+        return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
+    # A GPU host without git gets a copy of the tree, and the commit from who sent it.
+    carried = os.environ.get("PRIME_COMMIT")
     digest = hashlib.sha256()
     for source in sorted(sources):
         digest.update(source.relative_to(ROOT).as_posix().encode() + b"\0" + source.read_bytes())
@@ -32,10 +35,13 @@ def provenance(packages: list[str], sources: list[Path]) -> dict[str, Any]:
             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
             "kernel": platform.release(),
             "load_average_at_start": os.getloadavg(),
+            "gpus": gpus(),
         },
         "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
-        "commit": git("rev-parse", "HEAD"),
-        "uncommitted_changes": bool(git("status", "--porcelain", "--", *[str(path) for path in sources])),
+        "commit": carried or run("git", "rev-parse", "HEAD"),
+        "uncommitted_changes": None
+        if carried
+        else bool(run("git", "status", "--porcelain", "--", *[str(path) for path in sources])),
         "source_sha256": digest.hexdigest(),
     }
 
@@ -43,6 +49,14 @@ def provenance(packages: list[str], sources: list[Path]) -> dict[str, Any]:
 def write(path: Path, result: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def gpus() -> list[str]:
+    """Index, UUID, name and driver of each, a line as nvidia-smi prints it; empty where there is none."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-gpu=index,uuid,name,driver_version", "--format=csv,noheader"]
+    return subprocess.run(query, check=True, capture_output=True, text=True, timeout=60).stdout.strip().splitlines()
 
 
 def cpu_name() -> str:

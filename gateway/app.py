@@ -9,9 +9,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from gateway.admin import api as admin
+from gateway.admin.desk import AdminDesk
 from gateway.api import generate, health, internal, models
+from gateway.api.direct import Direct
 from gateway.api.document import document_of
 from gateway.api.request import Endpoint
+from gateway.console import page as console
 from gateway.envelope import Envelope
 from gateway.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound
 from gateway.fleet.reload import FileWatch
@@ -56,6 +60,10 @@ async def gateway_state(settings: GatewaySettings) -> AsyncIterator[GatewayState
         watch = FileWatch(settings.fleet_file, settings.keys_file, state.take, metrics.reloaded)
         watching = asyncio.create_task(watch.run(settings.reload_seconds), name="file-watch")
         stack.push_async_callback(_stopped, watching)
+        # Before the first request, so that a new replica sends none where nothing should go.
+        await state.orders.look()
+        hearing = asyncio.create_task(state.orders.run(settings.reload_seconds), name="orders-watch")
+        stack.push_async_callback(_stopped, hearing)
         yield state
 
 
@@ -77,14 +85,20 @@ def public_app(state: GatewayState) -> FastAPI:
     app.include_router(models.router, prefix=API_PREFIX, tags=["models"])
     app.include_router(health.router, tags=["health"])
     app.openapi = document_of(app, API_PREFIX)  # type: ignore[method-assign]
+    posts = {f"{API_PREFIX}/{endpoint.value}": answer for endpoint, answer in generate.ANSWERS.items()}
+    # Middleware added later is further out: the envelope is around this.
+    app.add_middleware(Direct, posts=posts, on_error=_api_error)
     return _finished(app)
 
 
 def internal_app(state: GatewayState) -> FastAPI:
     app = FastAPI(title="Prime Inference, internal", openapi_url=None, docs_url=None, redoc_url=None)
     app.state.gateway = state
+    app.state.admin = AdminDesk(state)
     app.include_router(health.router)
     app.include_router(internal.router)
+    app.include_router(admin.router)
+    app.include_router(console.router)
     return _finished(app)
 
 

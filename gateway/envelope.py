@@ -4,7 +4,6 @@ import logging
 from typing import Any
 
 import msgspec
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import Internal
@@ -33,14 +32,14 @@ class Envelope:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
             await send(message)
 
         try:
             await self._app(scope, receive, send_with_id)
         except Exception:
             # The route and not the path, which may hold whatever a client puts there.
-            route = getattr(scope.get("route"), "path", None)
+            route = state.get("route") or getattr(scope.get("route"), "path", None)
             logger.exception("unhandled error", extra={"request_id": request_id, "route": route})
             if started:
                 raise

@@ -6,6 +6,7 @@
       PermissionDenied        403  permission_error        the key may not do this
       NotFound                404  not_found_error         unknown model or route
       MethodNotAllowed        405  invalid_request_error
+      Conflict                409  invalid_request_error   what was asked for does not go with how things stand
       PayloadTooLarge         413  invalid_request_error
       Overloaded              429  rate_limit_error        no room now; carries Retry-After
       Internal                500  server_error            a bug of ours
@@ -83,6 +84,12 @@ class MethodNotAllowed(ApiError):
     status = 405
     type = "invalid_request_error"
     default_code = "method_not_allowed"
+
+
+class Conflict(ApiError):
+    status = 409
+    type = "invalid_request_error"
+    default_code = "conflict"
 
 
 class PayloadTooLarge(ApiError):

@@ -24,6 +24,9 @@ class GatewaySettings(BaseSettings):
     """Address of the public API."""
     port: Port = 8000
     """Port of the public API."""
+    listen_fd: int | None = Field(default=None, ge=3)
+    """An open listening socket to serve the public API on, instead of binding one: whoever holds it can start a second
+    process on it, and tell the first to hand over (SIGUSR1)."""
     internal_host: str = "127.0.0.1"
     """Address of the internal listener: metrics and health, never reachable from outside."""
     internal_port: Port = 8001

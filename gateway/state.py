@@ -1,12 +1,16 @@
 """What the process holds while it serves: built by `app.lifespan`, handed to every endpoint."""
 
 import asyncio
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from starlette.requests import Request
 
-from gateway.accounts.keys import Caller
-from gateway.errors import NotFound, Unauthenticated
+from gateway.accounts.keys import Caller, Scope
+from gateway.errors import NotFound, PermissionDenied, Unauthenticated
+from gateway.fleet.orders import Heard, obeyed
+from gateway.fleet.orders_watch import OrdersWatch
 from gateway.fleet.registry import Model
 from gateway.fleet.snapshot import Snapshot
 from gateway.guard.gate import Applicant, Gate
@@ -38,7 +42,13 @@ class GatewayState:
     settlements: int = 0
     """Requests being answered now."""
 
-    @property
+    def __post_init__(self) -> None:
+        self.written = self.snapshot
+        """As the files have it; `snapshot` also obeys the operators' orders."""
+        self._heard: Mapping[str, Heard] = {}
+        self.orders = OrdersWatch(lambda: [(guard.name, guard.valkey) for guard in self.guards.all()], self.obey)
+
+    @cached_property
     def secret(self) -> bytes:
         return self.settings.secret.get_secret_value().encode()
 
@@ -46,7 +56,14 @@ class GatewayState:
         """A new snapshot rules for every request that comes from now on."""
         await self.guards.follow(snapshot)
         self.tools.follow(snapshot.fleet)
-        self.snapshot = snapshot
+        self.written = snapshot
+        self.obey(self._heard)
+
+    def obey(self, heard: Mapping[str, Heard]) -> None:
+        """Operators' orders, by site, rule over the files from now on."""
+        self._heard = heard
+        fleet = obeyed(self.written.fleet, heard)
+        self.snapshot = self.written if fleet is self.written.fleet else replace(self.written, fleet=fleet)
 
     def settlement(self, endpoint: str, request_id: str) -> Settlement:
         self.settlements += 1
@@ -68,8 +85,8 @@ class GatewayState:
             self.metrics,
         )
 
-    def caller(self, request: Request) -> Caller:
-        """Who is calling. Raises Unauthenticated."""
+    def caller(self, request: Request, scope: Scope = Scope.INFERENCE) -> Caller:
+        """Who is calling. Raises Unauthenticated, and PermissionDenied for a key without the scope."""
         header = request.headers.get("authorization", "")
         scheme, _, key = header.partition(" ")
         if not header:
@@ -80,6 +97,8 @@ class GatewayState:
         caller = self.snapshot.keys.caller_of(key.strip())
         if caller is None:
             raise Unauthenticated("This API key is not known.")
+        if scope not in caller.scopes:
+            raise PermissionDenied(f"This API key lacks the scope `{scope.value}`.")
         return caller
 
     def model(self, name: str, caller: Caller) -> Model:

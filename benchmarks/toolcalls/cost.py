@@ -1,12 +1,16 @@
-"""What the contract costs a request of 20 tools, in milliseconds, and a streamed chunk, in microseconds.
+"""What the contract costs a request of 20 tools, and a streamed event, in milliseconds of processor time.
 
-    python -m benchmarks.toolcalls.cost --out FILE
+    python -m benchmarks.toolcalls.cost [--tokenizer FOLDER] --out FILE
 
-`door_cold` reads and normalises tools never seen before and builds and hashes the tag; `door_warm` does so for
-tools of an earlier turn, which is what every later turn of an agent pays. `judge` is one call's verdict; `chunk` is
-one chunk through the parser of raw text and the judge together, which is all that is added to the time between two
-tokens; `event` is the same in the gateway, bytes to bytes, and `event_bare` what the gateway takes for an event without
-tools. The compilation itself is in another process and cached (`compiler.py`); it is not part of these numbers.
+`door_cold` reads and normalises tools whose schemas were never seen before and builds and hashes the tag; `door_redescribed`
+does so for known schemas under new descriptions; `door_warm` for tools of an earlier turn, which is what every later turn of an
+agent pays. `judge` is one call's verdict; `chunk` is one chunk through the parser of raw text and the judge together, which is
+all that is added to the time between two tokens; `event` is the same in the gateway, bytes to bytes, `event_bare` what the
+gateway takes for an event without tools, and `event_responses` and `event_messages` what it takes in the two dialects.
+
+With a tokenizer's folder (and the extra `toolcalls`), also what the compile process takes, which is none of the gateway's own
+time: `compile_new` for 20 tools never seen, `compile_recombined` for 19 of them, which it only writes out, and
+`compile_anew`, those 19 if they were compiled again.
 """
 
 import argparse
@@ -20,7 +24,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from benchmarks.toolcalls.record import environment, write
-from gateway.relay.stream import StreamEditor
+from gateway.dialects.editor import DialectEditor
+from gateway.dialects.messages_answer import MessagesWriter
+from gateway.dialects.responses_answer import ResponsesWriter
+from gateway.dialects.responses_request import ToolNames
+from gateway.relay.stream import Editor, StreamEditor
 from gateway.toolcalls.books import Books
 from gateway.toolcalls.editor import ToolStreamEditor
 from gateway.toolcalls.metrics import ToolMetrics
@@ -40,12 +48,18 @@ SEED = 20
 ROUNDS = 400
 CHARACTERS_A_CHUNK = 4
 """About one token."""
+COMPILED_SETS = 12
 
 
-def tools_of(samples: list[Sample], turn: int) -> list[dict[str, Any]]:
-    """`turn` goes into a description, so that no earlier turn's preparation fits."""
+def tools_of(samples: list[Sample], turn: int, new_schema: bool = False) -> list[dict[str, Any]]:
+    """`turn` goes into a description, of the tool or also of its schema, so that no earlier turn's preparation fits."""
+    said = {"description": f"turn {turn}"}
     return [
-        function(f"tool_{index}", sample.parameters, description=f"Does the thing numbered {index} ({turn}).")
+        function(
+            f"tool_{index}",
+            {**sample.parameters, **said} if new_schema else sample.parameters,
+            description=f"Does the thing numbered {index} ({turn}).",
+        )
         for index, sample in enumerate(samples)
     ]
 
@@ -60,9 +74,9 @@ def timed(work: Callable[[int], object], rounds: int) -> list[float]:
     """Milliseconds of each round."""
     result = []
     for number in range(rounds):
-        start = time.perf_counter()
+        start = time.process_time()
         work(number)
-        result.append((time.perf_counter() - start) * 1000)
+        result.append((time.process_time() - start) * 1000)
     return result
 
 
@@ -76,15 +90,15 @@ def chunk_costs(tools: list[dict[str, Any]]) -> list[float]:
     for start in range(0, len(text), CHARACTERS_A_CHUNK):
         delta = {"content": text[start : start + CHARACTERS_A_CHUNK]}
         chunk = {"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-        begun = time.perf_counter()
+        begun = time.process_time()
         sent = raw.feed(chunk)
         if sent is not None:
             judged.feed(sent)
-        costs.append((time.perf_counter() - begun) * 1000)
+        costs.append((time.process_time() - begun) * 1000)
     return costs
 
 
-def event_costs(editor: StreamEditor) -> list[float]:
+def event_costs(editor: Editor) -> list[float]:
     """Milliseconds of each event of the answer of `chunk_costs`, through a stream editor of the gateway."""
     text = "x" * 2000 + call("tool_0", ("query", "line of code\n" * 600)) + "done"
     costs = []
@@ -93,9 +107,9 @@ def event_costs(editor: StreamEditor) -> list[float]:
         chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
         choice = {"index": 0, "delta": delta, "finish_reason": None, "logprobs": None}
         event = b"data: " + json.dumps({**chunk, "choices": [choice]}, separators=(",", ":")).encode() + b"\n\n"
-        begun = time.perf_counter()
+        begun = time.process_time()
         editor.feed(event)
-        costs.append((time.perf_counter() - begun) * 1000)
+        costs.append((time.process_time() - begun) * 1000)
     return costs
 
 
@@ -114,15 +128,43 @@ def measure() -> dict[str, list[float]]:
     tools = declare(warm).tools
     door(warm)
     declared_module._prepare.cache_clear()
+    declared_module._read.cache_clear()
     return {
-        "door_cold": timed(lambda turn: door(tools_of(samples, turn + 1)), ROUNDS // 4),
+        "door_cold": timed(lambda turn: door(tools_of(samples, turn + 1, new_schema=True)), ROUNDS // 4),
+        "door_redescribed": timed(lambda turn: door(tools_of(samples, turn + 1)), ROUNDS // 4),
         "door_warm": timed(lambda _: door(warm), ROUNDS),
         "judge": timed(lambda turn: judge(f"tool_{turn % TOOLS}", arguments[turn % TOOLS], tools), ROUNDS),
         "request_warm": timed(lambda turn: (door(warm), judge("tool_0", arguments[0], tools)), ROUNDS),
         "chunk": chunk_costs(warm),
         "event": event_costs(tool_editor(warm)),
         "event_bare": event_costs(StreamEditor(forward_usage=False)),
+        "event_responses": event_costs(DialectEditor(tool_editor(warm), ResponsesWriter({"model": "m"}, ToolNames()))),
+        "event_messages": event_costs(DialectEditor(tool_editor(warm), MessagesWriter("m"))),
     }
+
+
+def compile_costs(tokenizer: Path) -> dict[str, list[float]]:
+    """As the compile process does it, in this process."""
+    import xgrammar
+    from transformers import AutoTokenizer
+
+    from prime_inference.toolcalls.compile_process import CACHE_BYTES, compile_tag
+
+    info = xgrammar.TokenizerInfo.from_huggingface(AutoTokenizer.from_pretrained(str(tokenizer), local_files_only=True))
+    compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_limit_bytes=CACHE_BYTES)
+    costs: dict[str, list[float]] = {"compile_new": [], "compile_recombined": [], "compile_anew": []}
+    for seed in range(COMPILED_SETS):
+        tools = tools_of(list(generate(TOOLS, SEED + seed)), 0)
+        for name, of, known in (
+            ("compile_new", tools, False),
+            ("compile_recombined", tools[1:], True),
+            ("compile_anew", tools[1:], False),
+        ):
+            tag = door(of)[1]
+            begun = time.process_time()
+            assert compile_tag(compiler, tag, True, known)["ok"]
+            costs[name].append((time.process_time() - begun) * 1000)
+    return costs
 
 
 def summary(values: list[float]) -> str:
@@ -134,13 +176,16 @@ def summary(values: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--tokenizer", type=Path)
     options = parser.parse_args()
-    about = environment("python -m benchmarks.toolcalls.cost")
+    about = environment("python -m benchmarks.toolcalls.cost" + (" --tokenizer FOLDER" if options.tokenizer else ""))
     samples = measure()
+    if options.tokenizer is not None:
+        samples |= compile_costs(options.tokenizer)
     for name, values in samples.items():
-        print(f"{name:14} {summary(values)}")
+        print(f"{name:18} {summary(values)}")
     if options.out is not None:
-        write(options.out, about, {"unit": "ms", "samples": samples})
+        write(options.out, about, {"unit": "ms", "clock": "process_time", "samples": samples})
 
 
 if __name__ == "__main__":

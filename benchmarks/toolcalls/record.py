@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.provenance import ROOT, cpu_name
 
-SOURCES = ("prime_inference/toolcalls", "gateway/toolcalls", "benchmarks/toolcalls")
+SOURCES = ("prime_inference/toolcalls", "gateway/toolcalls", "gateway/dialects", "benchmarks/toolcalls")
 PACKAGES = ("jsonschema", "xgrammar")
 
 

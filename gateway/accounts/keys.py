@@ -8,6 +8,7 @@ keys:
     tokens_per_minute: 2000000        # prompt and answer
     priority: interactive             # or routed (an aggregator's: refused rather than made to wait), or batch
     models: [glm-5.3]                 # without it: every model
+    scopes: [inference]               # the default; admin opens the internal listener's admin API and console
 tenants:                              # only those with something promised
   - name: local
     reserved:
@@ -41,6 +42,14 @@ class KeyPriority(StrEnum):
     BATCH = "batch"
 
 
+class Scope(StrEnum):
+    INFERENCE = "inference"
+    ADMIN = "admin"
+
+
+INFERENCE_ONLY = frozenset({Scope.INFERENCE})
+
+
 class _Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -53,6 +62,7 @@ class KeyEntry(_Closed):
     tokens_per_minute: int | None = Field(default=None, gt=0)
     priority: KeyPriority = KeyPriority.INTERACTIVE
     models: tuple[str, ...] | None = None
+    scopes: frozenset[Scope] = Field(default=INFERENCE_ONLY, min_length=1)
 
 
 class ReservedEntry(_Closed):
@@ -95,6 +105,7 @@ class Caller:
     tokens_per_minute: int | None = None
     priority: KeyPriority = KeyPriority.INTERACTIVE
     models: frozenset[str] | None = None
+    scopes: frozenset[Scope] = INFERENCE_ONLY
 
     def may_use(self, model: str) -> bool:
         return self.models is None or model in self.models
@@ -153,4 +164,5 @@ def _caller_of(entry: KeyEntry) -> Caller:
         tokens_per_minute=entry.tokens_per_minute,
         priority=entry.priority,
         models=None if entry.models is None else frozenset(entry.models),
+        scopes=entry.scopes,
     )

@@ -222,7 +222,7 @@ class Admission:
                 deployment,
                 desk.capacity,
                 self._ledger.gauges(deployment),
-                self._with_headroom(deployment, desk, [waiter.ask for waiter in waiters]),
+                self._with_headroom(deployment, desk, self._with_slices(waiters)),
                 max(LEAST_TRIP_S, patience_s),
             )
         except SiteUnavailable:
@@ -240,6 +240,14 @@ class Admission:
         if desk.untold and desk.scarce and not again:
             self._tell.set()
         return again
+
+    def _with_slices(self, waiters: list[Pending]) -> list[StoreAsk]:
+        """Of all that go together, each bucket's first loan brings the slice."""
+        borrowing: set[str] = set()
+        return [
+            each.ask._replace(loans=self.limits.sized(each.ask.loans, borrowing)) if each.ask.loans else each.ask
+            for each in waiters
+        ]
 
     def _with_headroom(self, deployment: str, desk: Desk, asks: list[StoreAsk]) -> list[StoreAsk]:
         """Each account's last ask brings what it wants beside all of them."""

@@ -1,6 +1,6 @@
 """Reading a request's body with the cap enforced while it streams in."""
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from gateway.errors import InvalidRequest, PayloadTooLarge
 
@@ -12,14 +12,18 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
         raise _too_large(max_bytes)
     parts: list[bytes] = []
     size = 0
-    try:
-        async for part in request.stream():
-            size += len(part)
-            if size > max_bytes:
-                raise _too_large(max_bytes)
+    more = True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise InvalidRequest("The request ended before its body did.", code="incomplete_body")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        if part:
             parts.append(part)
-    except ClientDisconnect as error:
-        raise InvalidRequest("The request ended before its body did.", code="incomplete_body") from error
+        more = message.get("more_body", False)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

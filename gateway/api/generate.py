@@ -8,7 +8,7 @@ from gateway.api.body import read_body
 from gateway.api.exchange import Exchange
 from gateway.api.presence import ClientGone, Presence
 from gateway.api.request import Endpoint, parse
-from gateway.api.respond import EventStream, opened, unary
+from gateway.api.respond import EventStream, JsonAnswer, opened, unary
 from gateway.api.shapes import reader_for
 from gateway.api.terms import Terms, terms_of
 from gateway.errors import ApiError, UpstreamFailed
@@ -48,6 +48,15 @@ async def responses(request: Request) -> Response:
 @router.post("/messages", summary="Anthropic's Messages, streaming or not")
 async def messages(request: Request) -> Response:
     return await generate(request, Endpoint.MESSAGES)
+
+
+ANSWERS = {
+    Endpoint.CHAT: chat_completions,
+    Endpoint.COMPLETIONS: completions,
+    Endpoint.RESPONSES: responses,
+    Endpoint.MESSAGES: messages,
+}
+"""By endpoint, for `direct.py`."""
 
 
 async def generate(request: Request, endpoint: Endpoint) -> Response:
@@ -105,8 +114,9 @@ async def _answer(state: GatewayState, request: Request, endpoint: Endpoint, set
     gate = state.gate(applicant, snapshot, model)
     exchange = Exchange(settlement, gate, state.sessions, session, len(raw))
     order = targets(model, session, state.guards.standing)
-    attempts = Attempts(state.upstream, order, endpoint.value, gate, terms.patience_s, Reporter(state, settlement))
-    presence = Presence(request.receive)
+    path = served.request.endpoint.value
+    attempts = Attempts(state.upstream, order, path, gate, terms.patience_s, Reporter(state, settlement))
+    presence = Presence(request)
     try:
         if parsed.stream:
             return await _stream(state, served, attempts, headers, exchange, presence, terms)
@@ -176,7 +186,7 @@ async def _unary(
         exchange.ended(Outcome.UPSTREAM_ERROR, whole.usage, whole.timing, answer.target.deployment.name)
         raise
     exchange.ended(Outcome.OK, whole.usage, whole.timing, answer.target.deployment.name)
-    return Response(body, media_type="application/json", headers=exchange.gate.headers())
+    return JsonAnswer(body, exchange.gate.headers())
 
 
 class Reporter:

@@ -1,11 +1,17 @@
-"""Whether the client is still there: one task a request, which ends whatever the request waits for when it has gone."""
+"""Whether the client is still there: what ends whatever the request waits for when it has gone.
+
+The listener's protocol tells (gateway/listener.py), at no cost until it happens. Under another server, a task a request asks.
+"""
 
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+from starlette.requests import Request
 from starlette.types import Receive
+
+from gateway.listener import CLIENT_GONE
 
 
 class ClientGone(Exception):
@@ -38,8 +44,15 @@ class When:
 class Presence:
     """The request's body must have been read."""
 
-    def __init__(self, receive: Receive) -> None:
-        self._watching = asyncio.ensure_future(_gone(receive))
+    def __init__(self, request: Request) -> None:
+        gone: Callable[[], asyncio.Future[None]] | None = request.scope.get(CLIENT_GONE)
+        self._asking: asyncio.Future[None] | None = None
+        self._watching: asyncio.Future[None]
+        if gone is None:
+            self._asking = asyncio.ensure_future(_gone(request.receive))
+            self._watching = self._asking
+        else:
+            self._watching = gone()
 
     @property
     def gone(self) -> bool:
@@ -49,7 +62,8 @@ class Presence:
         return When(self._watching, call)
 
     def close(self) -> None:
-        self._watching.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
 
 
 async def _gone(receive: Receive) -> None:

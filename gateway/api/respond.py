@@ -1,12 +1,12 @@
 """Answers to the client: the event stream, the wait for it, and what happens when the client has gone.
 
 A stream costs two tasks: one opens it (failover, prefill), one watches the client. What ends a wait from outside (the
-client, the replica's shutdown) moves the deadline of that wait to now.
+client, the replica's shutdown) brings the end of that wait's time forward.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -20,6 +20,7 @@ from gateway.errors import ApiError, UpstreamTimeout
 from gateway.guard.refusals import draining
 from gateway.metering.settle import Outcome, outcome_of_status
 from gateway.relay.attempts import OpenStream, UnaryAnswer
+from gateway.relay.limit import Limit
 from gateway.relay.stream import Editor, StreamEnd, UpstreamErrorEvent
 
 STREAM_HEADERS = {
@@ -50,15 +51,10 @@ async def unary(
     deadline: float,
 ) -> UnaryAnswer:
     """The answer of `work`. Raises ClientGone, UpstreamTimeout at the deadline, Unavailable when the replica ends."""
-    loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(deadline - time.monotonic()) as limit:
-
-            def end() -> None:
-                limit.reschedule(loop.time())
-
-            with presence.when_gone(end), When(shut_down, end):
-                return await work
+        limit = Limit(deadline - time.monotonic())
+        with limit, presence.when_gone(limit.end), When(shut_down, limit.end):
+            return await work
     except TimeoutError as error:
         if presence.gone:
             raise ClientGone from error
@@ -87,6 +83,22 @@ def _just_opened(opening: Opening) -> OpenStream | None:
     if not opening.done() or opening.cancelled() or opening.exception() is not None:
         return None
     return opening.result()
+
+
+class JsonAnswer(Response):
+    """Starlette's own builds the same headers anew from a mapping, through several more steps."""
+
+    def __init__(self, body: bytes, headers: Mapping[str, str]) -> None:
+        self.status_code = 200
+        self.background = None
+        self.body = body
+        self.raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+        self.raw_headers.append((b"content-length", b"%d" % len(body)))
+        self.raw_headers.append((b"content-type", b"application/json"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body})
 
 
 class EventStream(Response):
@@ -135,18 +147,18 @@ class EventStream(Response):
             self._close(outcome)
 
     async def _interruptible(self, send: Send) -> None:
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(self._deadline - time.monotonic()) as limit:
+        limit = Limit(self._deadline - time.monotonic())
 
-            def end(why: Interruption) -> None:
-                self._interruption = why
-                limit.reschedule(loop.time())
+        def end(why: Interruption) -> None:
+            self._interruption = why
+            limit.end()
 
-            with (
-                self._presence.when_gone(lambda: end(Interruption.CLIENT_GONE)),
-                When(self._shut_down, lambda: end(Interruption.SHUTTING_DOWN)),
-            ):
-                await self._relay(send)
+        with (
+            limit,
+            self._presence.when_gone(lambda: end(Interruption.CLIENT_GONE)),
+            When(self._shut_down, lambda: end(Interruption.SHUTTING_DOWN)),
+        ):
+            await self._relay(send)
 
     async def _relay(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

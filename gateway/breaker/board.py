@@ -160,6 +160,9 @@ class Board:
                 due.append(deployment)
         return due
 
+    def state(self, deployment: str) -> State:
+        return self._copy(deployment).snapshot.state
+
     def states(self, deployments: Iterable[str]) -> Mapping[str, State]:
         return {deployment: self._copy(deployment).snapshot.state for deployment in deployments}
 

@@ -3,6 +3,7 @@
 -- ARGV: op, settings (JSON), clock ("" = the server's; tests pass milliseconds), channel, then per op:
 --   report   deployment epoch succeeded failed trailing draw
 --   claim    deployment token
+--   hasten   deployment
 --   settle   deployment token passed(0/1) draw
 --   restore  deployment state epoch opens open_for_ms closed_for_ms
 --   read     (nothing)
@@ -108,6 +109,10 @@ elseif op == 'claim' then
   end
   if counted == 1 then
     record.probe_token, record.probe_until = ARGV[6], record.now + settings.probe_hold_ms
+  end
+elseif op == 'hasten' then
+  if record.state == 'open' and record.open_until > record.now then
+    record.open_until, counted = record.now, 1
   end
 elseif op == 'settle' then
   if record.state == 'half_open' and ARGV[6] == record.probe_token then

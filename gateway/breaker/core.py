@@ -140,6 +140,15 @@ def claim_probe(record: Record, settings: BreakerSettings, now: int, token: str)
     return replace(claimed, probe_token=token, probe_until=until), True
 
 
+def hasten(record: Record, now: int) -> tuple[Record, bool]:
+    """An operator has mended the deployment: an open breaker's probe is due now. Nothing else changes, so a deployment
+    that is still broken fails its probe and stays open."""
+    record = _advanced(record, now)
+    if record.state is not State.OPEN or record.open_until <= record.now:
+        return record, False
+    return replace(record, open_until=record.now), True
+
+
 def settle_probe(
     record: Record, settings: BreakerSettings, now: int, token: str, passed: bool, draw: int
 ) -> tuple[Record, bool]:

@@ -30,6 +30,11 @@ class MemoryBreakerStore:
         after, granted = core.claim_probe(before, self._settings, self._clock_ms(), token)
         return self._stored(deployment, before, after, granted)
 
+    async def hasten(self, deployment: str) -> Answer:
+        before = self._record(deployment)
+        after, counted = core.hasten(before, self._clock_ms())
+        return self._stored(deployment, before, after, counted)
+
     async def settle_probe(self, deployment: str, token: str, passed: bool, draw: int) -> Answer:
         before = self._record(deployment)
         after, counted = core.settle_probe(before, self._settings, self._clock_ms(), token, passed, draw)

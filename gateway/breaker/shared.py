@@ -83,6 +83,11 @@ class SharedBreakers:
         except SiteUnavailable as error:
             await self._unavailable(error)
 
+    async def hasten(self, deployment: str) -> bool:
+        """An operator's wish: an open breaker is probed now. False if it was not open, or nobody could be asked."""
+        answer = await self._change(deployment, lambda store: store.hasten(deployment))
+        return answer is not None and answer.counted
+
     async def _flush(self) -> None:
         while True:
             await _set_or_after(self._failure, FLUSH_S)

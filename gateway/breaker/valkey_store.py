@@ -34,6 +34,9 @@ class ValkeyBreakerStore:
     async def claim_probe(self, deployment: str, token: str) -> Answer:
         return await self._change("claim", deployment, [token])
 
+    async def hasten(self, deployment: str) -> Answer:
+        return await self._change("hasten", deployment, [])
+
     async def settle_probe(self, deployment: str, token: str, passed: bool, draw: int) -> Answer:
         return await self._change("settle", deployment, [token, int(passed), draw])
 

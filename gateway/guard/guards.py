@@ -51,10 +51,14 @@ class Guards:
     def all(self) -> list[SiteGuard]:
         return list(self._guards.values())
 
+    async def probe(self, deployment: str) -> Ending:
+        """A short synthetic prompt, now, whatever the breaker says of it; nothing is reported. Has no timeout."""
+        return await self._send_probe(deployment)
+
     def standing(self, deployment: str) -> Standing:
         """From what this replica knows without asking anybody."""
         guard = self._guards[self._site_of[deployment]]
-        if guard.breakers.board.states([deployment])[deployment] is not State.CLOSED:
+        if guard.breakers.board.state(deployment) is not State.CLOSED:
             return Standing.CLOSED_OFF
         return Standing.SCARCE if guard.admission.is_scarce(deployment) else Standing.FREE
 

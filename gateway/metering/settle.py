@@ -4,8 +4,9 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from gateway.metering.usage import Usage
 from gateway.telemetry.metrics import UNKNOWN_MODEL, Metrics
@@ -35,8 +36,7 @@ def outcome_of_status(status: int) -> Outcome:
     return Outcome.INTERNAL_ERROR if status == 500 else Outcome.UPSTREAM_ERROR
 
 
-@dataclass(frozen=True)
-class SettleRecord:
+class SettleRecord(msgspec.Struct, frozen=True):
     """What is kept of a request. No prompt, no answer, no key."""
 
     settle_id: str
@@ -117,5 +117,5 @@ class Settlement:
             first_event_seconds=self._first_event_s,
             duration_seconds=duration,
         )
-        logger.info("request", extra={**vars(record), "timing": self.timing})
+        logger.info("request", extra={**msgspec.structs.asdict(record), "timing": self.timing})
         self._keep(record)

@@ -1,11 +1,9 @@
 """Tokens a request used, as the engine counted them."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(NamedTuple):
     """Token counts. `cached_tokens` is the part of the prompt whose KV was found instead of computed."""
 
     prompt_tokens: int

@@ -35,6 +35,16 @@ class RateLimits:
     def take(self, charges: Iterable[Charge], now: float) -> Taken:
         return self._slices.take(charges, now)
 
+    def sized(self, loans: Iterable[Loan], borrowing: set[str]) -> tuple[Loan, ...]:
+        """The loans as one trip puts them: what a slice lacks now, and once a bucket. `borrowing` holds the buckets whose
+        loan is in the trip already."""
+        sized = []
+        for loan in loans:
+            bucket = loan.charge.bucket
+            sized.append(Loan(loan.charge, 0 if bucket in borrowing else self._slices.lacking(loan.charge)))
+            borrowing.add(bucket)
+        return tuple(sized)
+
     def lent(self, loan: Loan, amount: int, level: int, now: float) -> None:
         self._alone.pop(loan.charge.bucket, None)
         self._slices.lent(loan, amount, level, now)

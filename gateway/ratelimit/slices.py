@@ -56,8 +56,12 @@ class Slices:
                 piece.held -= charge.amount
                 local.append(charge)
             else:
-                loans.append(Loan(charge, max(0, slice_of(charge.limit) - piece.held)))
+                loans.append(Loan(charge, self.lacking(charge)))
         return Taken(tuple(local), tuple(loans))
+
+    def lacking(self, charge: Charge) -> int:
+        """Between what is held and a second's budget."""
+        return max(0, slice_of(charge.limit) - self._slice(charge).held)
 
     def put_back(self, charges: Iterable[Charge]) -> None:
         """What a slice may not hold beyond a second's budget is due back to the bucket."""

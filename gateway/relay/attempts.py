@@ -22,6 +22,7 @@ from gateway.fleet.choice import Target
 from gateway.guard.gate import Gate
 from gateway.guard.ticket import Ticket
 from gateway.relay.causes import ENDINGS, AttemptFailed, Cause, client_error, error_for
+from gateway.relay.limit import Limit
 from gateway.relay.sse import EventSplitter, EventTooLarge
 from gateway.relay.stream import Editor, StreamEnd, UpstreamErrorEvent
 from gateway.relay.upstream import Upstream, UpstreamAnswer
@@ -62,7 +63,6 @@ class OpenStream:
     editor: Editor
     ticket: Ticket
     _answer: UpstreamAnswer
-    _chunks: AsyncIterator[bytes]
     _splitter: EventSplitter
     first_event_at: float = field(default_factory=time.monotonic)
     _corrected: bool = False
@@ -71,7 +71,7 @@ class OpenStream:
         """What to send, one item a read from upstream: all events that the read completed."""
         editor = self.editor
         try:
-            while not editor.closed and (data := await anext(self._chunks, b"")):
+            while not editor.closed and (data := await self._answer.read()):
                 batch = b"".join(map(editor.feed, self._splitter.feed(data)))
                 if not self._corrected:
                     self.correct()
@@ -101,7 +101,7 @@ class OpenStream:
             return
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT_S):
-                async for _ in self._chunks:
+                while await self._answer.read():
                     pass
             self._answer.release()
         except (TimeoutError, AttemptFailed):
@@ -158,8 +158,7 @@ class Attempts:
         async def begin(target: Target, answer: UpstreamAnswer, ticket: Ticket) -> OpenStream:
             editing = new_editor()
             splitter = EventSplitter(max_event_bytes)
-            chunks = answer.chunks()
-            async for data in chunks:
+            while data := await answer.read():
                 try:
                     first = b"".join(map(editing.feed, splitter.feed(data)))
                 except EventTooLarge as error:
@@ -168,7 +167,7 @@ class Attempts:
                     raise _failure_of_event(editing.error)
                 if editing.began:
                     answer.begun()
-                    stream = OpenStream(target, first, editing, ticket, answer, chunks, splitter)
+                    stream = OpenStream(target, first, editing, ticket, answer, splitter)
                     stream.correct()
                     return stream
             raise AttemptFailed(Cause.EMPTY, "the deployment answered 200 without an event")
@@ -191,7 +190,10 @@ class Attempts:
         ApiError that the client gets."""
 
         async def begin(target: Target, answer: UpstreamAnswer, ticket: Ticket) -> UnaryAnswer:
-            body = b"".join([data async for data in answer.chunks()])
+            parts: list[bytes] = []
+            while data := await answer.read():
+                parts.append(data)
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
             answer.release()
             whole = read(body)
             if whole.usage is not None:
@@ -254,7 +256,7 @@ class Attempts:
         ending: Ending | None = Ending.CLIENT_GONE
         left_at: float | None = None
         try:
-            async with asyncio.timeout(allowance.seconds):
+            with Limit(allowance.seconds):
                 answer = await self._upstream.post(f"{target.frontend}/v1/{self._path}", headers, body)
                 begun = await begin(target, answer, ticket)
             ending = None

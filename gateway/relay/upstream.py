@@ -1,103 +1,122 @@
 """One HTTP request to a Dynamo frontend: the only place that talks to the fleet."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
-import aiohttp
-
 from gateway.relay.causes import AttemptFailed, Cause, cause_of_status, client_error
-
-READ_BUFFER_BYTES = 64 * 1024
-"""aiohttp pauses the socket at twice this: bounds what a slow client makes us hold for one stream."""
+from gateway.relay.connection import Broken, Connection, Silent
+from gateway.relay.pool import Address, Origin, Pool, address_of
 
 MAX_REFUSAL_BYTES = 64 * 1024
 """How much of an upstream's error body is read."""
-
-KEEPALIVE_SECONDS = 30.0
-"""Idle connections to a frontend are kept this long: shorter than Dynamo's own close, so we do not race with it."""
 
 
 class UpstreamAnswer:
     """A 200 from a frontend, not read yet. `close` ends it at once: the frontend sees the disconnect and cancels."""
 
-    def __init__(self, response: aiohttp.ClientResponse, idle_timeout_s: float) -> None:
-        self._response = response
+    __slots__ = ("_connection", "_idle_timeout_s", "_origin", "_pool")
+
+    def __init__(self, connection: Connection, origin: Origin, pool: Pool, idle_timeout_s: float) -> None:
+        self._connection: Connection | None = connection
+        self._origin = origin
+        self._pool = pool
         self._idle_timeout_s = idle_timeout_s
-        self._silence_s: float | None = None
 
     def begun(self) -> None:
         """From now on silence counts: the wait for the first event is bounded by whoever attempts it."""
-        self._silence_s = self._idle_timeout_s
+        if self._connection is not None:
+            self._connection.bound_silence(self._idle_timeout_s)
+
+    async def read(self) -> bytes:
+        """What has come of the body since the last read; nothing at its end. Raises AttemptFailed(LOST) when the
+        connection breaks or, once begun, stays silent."""
+        if self._connection is None:
+            raise AttemptFailed(Cause.LOST, "the connection was closed here")
+        try:
+            return await self._connection.read()
+        except Silent as error:
+            raise AttemptFailed(Cause.LOST, f"no event for {self._idle_timeout_s:g} s") from error
+        except Broken as error:
+            raise AttemptFailed(Cause.LOST, f"the connection broke ({error})") from error
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives. Raises AttemptFailed(LOST) when the connection breaks or, once begun, stays silent."""
-        content = self._response.content
-        while True:
-            try:
-                async with asyncio.timeout(self._silence_s):
-                    data = await content.readany()
-            except TimeoutError as error:
-                raise AttemptFailed(Cause.LOST, f"no event for {self._idle_timeout_s:g} s") from error
-            except (aiohttp.ClientError, ConnectionError) as error:
-                raise AttemptFailed(Cause.LOST, f"the connection broke ({type(error).__name__})") from error
-            if not data:
-                return
+        """Every read to the end."""
+        while data := await self.read():
             yield data
 
     def close(self) -> None:
-        self._response.close()
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
 
     def release(self) -> None:
-        """The body has been read to its end: the connection may serve another request."""
-        self._response.release()
+        """The body has been read to its end: the connection may serve another request. What has not been is closed."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if connection.done():
+            self._pool.put(self._origin, connection)
+        else:
+            connection.abort()
 
 
 class Upstream:
     """The connection pool of a gateway process."""
 
     def __init__(self, *, connect_timeout_s: float, idle_timeout_s: float) -> None:
-        self._connect_timeout_s = connect_timeout_s
+        self._pool = Pool(connect_timeout_s)
         self._idle_timeout_s = idle_timeout_s
-        self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS, ttl_dns_cache=10)
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
-            read_bufsize=READ_BUFFER_BYTES,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=True,
-        )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._pool.close()
 
     async def post(self, url: str, headers: dict[str, str], body: bytes) -> UpstreamAnswer:
         """Send the request and wait for the status. Raises AttemptFailed where another deployment may do better, and an
-        ApiError where the request itself was refused."""
-        assert self._session is not None, "used outside of its context"
+        ApiError where the request itself was refused. Redirects are not followed."""
+        address = address_of(url)
         try:
-            response = await self._session.post(url, data=body, headers=headers, allow_redirects=False)
-        except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as error:
+            connection = await self._pool.take(address.origin)
+        except (OSError, TimeoutError) as error:
             raise AttemptFailed(Cause.CONNECT, "no connection to the deployment") from error
-        except (aiohttp.ClientError, ConnectionError) as error:
-            raise AttemptFailed(Cause.LOST, f"the connection broke ({type(error).__name__})") from error
-        if response.status == 200:
-            return UpstreamAnswer(response, self._idle_timeout_s)
+        answer = UpstreamAnswer(connection, address.origin, self._pool, self._idle_timeout_s)
         try:
-            refusal = await response.content.read(MAX_REFUSAL_BYTES)
-        except (aiohttp.ClientError, ConnectionError) as error:
-            raise AttemptFailed(Cause.LOST, f"the connection broke ({type(error).__name__})") from error
-        finally:
-            response.close()
-        cause = cause_of_status(response.status, refusal)
+            connection.send(_request(address, headers, body))
+            status = await connection.head()
+            if status == 200:
+                return answer
+            refusal = await _refusal(answer)
+        except Broken as error:
+            answer.close()
+            raise AttemptFailed(Cause.LOST, f"the connection broke ({error})") from error
+        except BaseException:
+            answer.close()
+            raise
+        answer.release()
+        cause = cause_of_status(status, refusal)
         if cause is not None:
-            raise AttemptFailed(cause, f"the deployment answered {response.status}")
-        raise client_error(response.status, refusal)
+            raise AttemptFailed(cause, f"the deployment answered {status}")
+        raise client_error(status, refusal)
+
+
+def _request(address: Address, headers: dict[str, str], body: bytes) -> bytes:
+    lines = [f"POST {address.path} HTTP/1.1", f"host: {address.host_header}", f"content-length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    head = "\r\n".join(lines)
+    if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
+        raise ValueError("a line end within a header")
+    return b"".join((head.encode("latin-1"), b"\r\n\r\n", body))
+
+
+async def _refusal(answer: UpstreamAnswer) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while size < MAX_REFUSAL_BYTES and (data := await answer.read()):
+        parts.append(data)
+        size += len(data)
+    return b"".join(parts)[:MAX_REFUSAL_BYTES]

@@ -3,9 +3,10 @@ enums; nothing a client sends becomes a label. docs/metrics.md says what each me
 
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
 from gateway.fleet.reload import ReloadResult
+from gateway.telemetry.instruments import Counter, Gauge, Histogram
 
 LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 """From a gateway's own overhead to the longest prefill."""

@@ -9,22 +9,33 @@ import logging
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from gateway.api.request import Endpoint, GenerationRequest
+from gateway.dialects import DIALECTS, translated
+from gateway.dialects.chat import as_chat
 from gateway.errors import InvalidRequest, Unavailable
 from gateway.fleet.registry import Fleet, Model
-from gateway.toolcalls.forward import check_format, forwarded, thinking_open
+from gateway.toolcalls.forward import (
+    asks_for_a_format,
+    check_format,
+    format_tag,
+    forwarded,
+    thinking_open,
+    with_format,
+)
 from gateway.toolcalls.metrics import ToolMetrics
-from gateway.toolcalls.served import Served, ServedWithTools
+from gateway.toolcalls.served import Served, ServedInDialect, ServedWithTools
 from prime_inference.toolcalls.choice import Choice, Mode, read_choice
-from prime_inference.toolcalls.compiler import TagCompiler
+from prime_inference.toolcalls.compiler import Rejected, TagCompiler
 from prime_inference.toolcalls.declared import Declared, OnUnsupported, declare
 from prime_inference.toolcalls.door import admit
 from prime_inference.toolcalls.errors import BadToolChoice, CompilerGone, ToolError
 from prime_inference.toolcalls.findings import Effect
 from prime_inference.toolcalls.serving import ToolFormat
+from prime_inference.toolcalls.tags import Thinking, after_thinking, key_of
 
 logger = logging.getLogger("gateway")
 
@@ -56,32 +67,32 @@ class ToolDesk:
     async def prepare(self, model: Model, request: GenerationRequest) -> Served:
         """The request as it leaves, and what becomes of its answers. Raises InvalidRequest for tools that cannot be
         served as they are, Unavailable where no grammar can be had."""
+        if model.tools.format is ToolFormat.ENGINE or request.endpoint not in DIALECTS:
+            return await self._prepare(model, request)
+        # The frontend leaves the text raw, and chat completions are where it is read.
+        asked, new_writer = translated(request)
+        if asked.left_out:
+            self._metrics.not_held.labels(model.name, "left_out").inc(asked.left_out)
+        chat = await self._prepare(model, as_chat(request, asked))
+        return ServedInDialect(chat.request, chat, new_writer)
+
+    async def _prepare(self, model: Model, request: GenerationRequest) -> Served:
         fields, tools = request.fields, model.tools
         if tools.format is ToolFormat.ENGINE:
             judged = request.endpoint is Endpoint.CHAT and fields.get("tools")
             return self._judged_only(model, request) if judged else Served(request)
         if request.endpoint is not Endpoint.CHAT:
-            if fields.get("tools"):
-                # The frontend leaves the text raw, and these endpoints' answers are not read here.
-                raise InvalidRequest(
-                    "This model's tools are served on /chat/completions.", param="tools", code="unsupported_value"
-                )
             return Served(request)
         thinking = thinking_open(fields, tools.thinking)
-        if not fields.get("tools"):
-            bare = ServedWithTools(request, self._metrics, model.name, NO_TOOLS, NO_CHOICE, True, thinking)
-            return bare if thinking else Served(request)
         started = time.perf_counter()
         try:
+            if not fields.get("tools"):
+                return await self._without_tools(model, request, thinking)
             served = await self._enforced(model, request, thinking)
         except ToolError as error:
             self._metrics.refused.labels(model.name).inc()
-            choice_is_wrong = isinstance(error, BadToolChoice)
-            raise InvalidRequest(
-                error.message,
-                param="tool_choice" if choice_is_wrong else "tools",
-                code="invalid_value" if choice_is_wrong else "unsupported_tools",
-            ) from error
+            param, code = _blamed(error)
+            raise InvalidRequest(error.message, param=param, code=code) from error
         except CompilerGone as error:
             logger.error("no grammar compiler", extra={"model": model.name, "reason": str(error)})
             raise Unavailable(
@@ -92,18 +103,47 @@ class ToolDesk:
         self._metrics.door.labels(model.name).observe(time.perf_counter() - started)
         return served
 
+    async def _without_tools(self, model: Model, request: GenerationRequest, thinking: bool) -> Served:
+        """There may be thinking to be told from the answer, and a format to be held to behind it."""
+        if not thinking:
+            return Served(request)
+        asked = asks_for_a_format(request.fields)
+        if asked is not None:
+            request = replace(request, fields=await self._formatted(model, request.fields, asked))
+        return ServedWithTools(request, self._metrics, model.name, NO_TOOLS, NO_CHOICE, True, thinking)
+
+    async def _formatted(self, model: Model, fields: dict[str, Any], asked: str) -> dict[str, Any]:
+        try:
+            content = format_tag(fields)
+        except (TypeError, ValueError) as error:
+            raise BadFormat(asked, str(error)) from error
+        if content is None:
+            return fields  # the frontend's to refuse
+        tag = {"type": "structural_tag", "format": after_thinking(content)}
+        answer = await self._compiler(model).compile(key_of(tag), tag)
+        if isinstance(answer, Rejected):
+            raise BadFormat(asked, answer.reason)
+        assert answer.grammar is not None
+        return with_format(fields, answer.grammar)
+
+    def _compiler(self, model: Model) -> TagCompiler:
+        assert model.tools.tokenizer is not None
+        return self._compilers[model.tools.tokenizer]
+
     async def _enforced(self, model: Model, request: GenerationRequest, thinking: bool) -> Served:
         fields, on_unsupported = request.fields, model.tools.unsupported
-        assert model.tools.tokenizer is not None
         declared = declare(fields["tools"], on_unsupported)
         choice = read_choice(fields.get("tool_choice"), declared.tools)
         grammar = None
-        if check_format(fields, choice) is None:
+        asked = check_format(fields, choice)
+        if asked is None:
             parallel = fields.get("parallel_tool_calls") is not False
-            compiler = self._compilers[model.tools.tokenizer]
-            admitted = await admit(compiler, declared, choice, parallel, on_unsupported=on_unsupported)
+            begins = Thinking.IN_TAG if thinking else Thinking.BY_ENGINE
+            admitted = await admit(self._compiler(model), declared, choice, parallel, begins, on_unsupported)
             declared, grammar = admitted.declared, admitted.grammar
             self._count_what_is_not_held(model, declared)
+        elif thinking:
+            fields = await self._formatted(model, fields, asked)
         leaving = replace(request, fields=forwarded(fields, choice, grammar))
         return ServedWithTools(leaving, self._metrics, model.name, declared, choice, True, thinking)
 
@@ -123,6 +163,21 @@ class ToolDesk:
         for how, number in (("names_only", len(declared.degraded)), ("looser", looser)):
             if number:
                 self._metrics.not_held.labels(model.name, how).inc(number)
+
+
+class BadFormat(ToolError):
+    """A format that no engine could hold an answer to."""
+
+    def __init__(self, param: str, reason: str) -> None:
+        super().__init__(f"{param}: the grammar does not compile: {reason}")
+        self.param = param
+
+
+def _blamed(error: ToolError) -> tuple[str, str]:
+    """The parameter and the code of the 400."""
+    if isinstance(error, BadFormat):
+        return error.param, "invalid_value"
+    return ("tool_choice", "invalid_value") if isinstance(error, BadToolChoice) else ("tools", "unsupported_tools")
 
 
 def _tokenizers(fleet: Fleet) -> set[Path]:

@@ -4,8 +4,10 @@ The tools stay as the client wrote them, since they are prompt there and nothing
 no grammar for them, and it takes ours as `guided_grammar` under `tool_choice` auto or none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import msgspec
 
 from prime_inference.toolcalls.choice import Choice, Mode
 from prime_inference.toolcalls.errors import ToolError
@@ -27,6 +29,36 @@ def asks_for_a_format(fields: Mapping[str, Any]) -> str | None:
     if wanted is not None and not (isinstance(wanted, dict) and wanted.get("type") == "text"):
         return "response_format"
     return next((name for name in OWN_GRAMMARS if fields.get(name) is not None), None)
+
+
+def format_tag(fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The format that the request asks for, as the content of a structural tag; None for one that it cannot be. Where the
+    thinking is open it must begin behind the thinking, and an engine would begin it with the first token."""
+    wanted = fields.get("response_format")
+    if isinstance(wanted, dict):
+        inner = wanted.get("json_schema")
+        schema = inner.get("schema", True) if isinstance(inner, dict) else {"type": "object"}
+        return _json(schema) if wanted.get("type") in ("json_object", "json_schema") else None
+    made = (make(fields[name]) for name, make in FORMATS.items() if fields.get(name) is not None)
+    return next(made, None)
+
+
+def _json(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": schema}
+
+
+FORMATS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "guided_json": lambda given: _json(msgspec.json.decode(given) if isinstance(given, str) else given),
+    "guided_regex": lambda given: {"type": "regex", "pattern": given},
+    "guided_choice": lambda given: {"type": "or", "elements": [{"type": "const_string", "value": g} for g in given]},
+    "guided_grammar": lambda given: {"type": "grammar", "grammar": given},
+}
+
+
+def with_format(fields: Mapping[str, Any], grammar: str) -> dict[str, Any]:
+    """The request's fields as they leave, with this grammar in place of the format that it asked for."""
+    kept = {name: value for name, value in fields.items() if name not in ("response_format", *OWN_GRAMMARS)}
+    return {**kept, "guided_grammar": grammar}
 
 
 def check_format(fields: Mapping[str, Any], choice: Choice) -> str | None:

@@ -1,6 +1,8 @@
 """What is counted of tool calls. Labels are the fleet file's model names and closed enums; a tool's name is none of them."""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
+
+from gateway.telemetry.instruments import Counter, Histogram
 
 DOOR_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30)
 """From tools of an earlier turn to a compile process that is still starting."""
@@ -40,7 +42,8 @@ class ToolMetrics:
         )
         self.not_held = Counter(
             "prime_gateway_tools_not_held",
-            "Declared tools that the grammar does not hold in full: names_only (arguments free) or looser (a part is).",
+            "Declared tools that the grammar does not hold in full: names_only (arguments free), looser (a part is),"
+            " left_out (only its vendor runs it).",
             ["model", "how"],
             registry=registry,
         )

@@ -1,6 +1,7 @@
 """What becomes of one request and of its answers."""
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,8 @@ import msgspec
 
 from gateway.api.request import GenerationRequest
 from gateway.api.shapes import editor_for
+from gateway.dialects.editor import DialectEditor
+from gateway.dialects.writer import Unspeakable, Writer, whole_answer
 from gateway.errors import UpstreamFailed
 from gateway.relay.stream import Editor
 from gateway.toolcalls.books import LOST, Books
@@ -71,3 +74,20 @@ class ServedWithTools(Served):
 
     def _books(self) -> Books | None:
         return Books(self.metrics, self.model, self.declared, self.choice) if self.declared.tools else None
+
+
+@dataclass(frozen=True)
+class ServedInDialect(Served):
+    """A Responses or Messages request that is served as a chat completion."""
+
+    chat: Served
+    new_writer: Callable[[], Writer]
+
+    def editor(self) -> Editor:
+        return DialectEditor(self.chat.editor(), self.new_writer())
+
+    def whole(self, body: bytes) -> bytes:
+        try:
+            return whole_answer(self.chat.whole(body), self.new_writer())
+        except Unspeakable as problem:
+            raise UpstreamFailed(f"The answer is of no use: {problem}.", code="tool_call_lost") from problem

@@ -1,8 +1,9 @@
 """Worker settings for tool calls: who parses what GLM writes, and who builds the grammar. Pure.
 
-What `up` deploys is `Parsing.GATEWAY`: Dynamo is given no parser, so that the text comes back raw, and the gateway sends the
-grammar with each request (ADR 0401). The engine keeps its reasoning parser all the same: that is what holds the grammar
-back until the model has closed its thinking.
+What `up` and the chart deploy is `Parsing.GATEWAY`: neither Dynamo nor vLLM is given a parser, so that the text comes back raw,
+and the gateway sends the grammar with each request (ADR 0401). Where the prompt leaves the thinking open, that grammar begins
+with the thinking (ADR 0408). vLLM's reasoning parser must then be absent: it would hold the grammar back until `</think>`, or
+until a `<tool_call>` within the thinking, and the grammar would meet a text that it does not begin with.
 """
 
 import json
@@ -30,11 +31,10 @@ def tool_arguments(parsing: Parsing, *, thinks: bool) -> list[str]:
     does not start."""
     if parsing is Parsing.NONE:
         return []
-    engine = ["--reasoning-parser", REASONING_PARSER] if thinks else []
     if parsing is Parsing.GATEWAY:
-        return [*engine, "--dyn-structural-tag", "false"]
+        return ["--dyn-structural-tag", "false"]
     return [
-        *engine,
+        *(("--reasoning-parser", REASONING_PARSER) if thinks else ()),
         *("--dyn-tool-call-parser", TOOL_PARSER),
         *(("--dyn-reasoning-parser", REASONING_PARSER) if thinks else ()),
         *("--dyn-structural-tag", json.dumps(STRUCTURAL_TAG)),

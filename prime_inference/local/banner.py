@@ -11,6 +11,7 @@ Serving {model} after {seconds:.0f} s. Ctrl-C stops everything.
 
   URL      {url}
   key      {key}
+  console  {internal_url}/console (its key is in admin-key of the state folder)
   metrics  {internal_url}/metrics
   state    {state_dir} (logs in logs/)
 

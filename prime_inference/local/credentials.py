@@ -33,7 +33,13 @@ def write_gateway_files(state: StateDir, model: LocalModel, context_tokens: int 
         ],
     }
     state.fleet_file.write_text(yaml.safe_dump(fleet, sort_keys=False), encoding="utf-8")
-    keys = {"keys": [{"name": "local", "tenant": LOCAL_TENANT, "sha256": hash_of(key)}]}
+    admin = _kept(state.admin_key_file, new_key())
+    keys = {
+        "keys": [
+            {"name": "local", "tenant": LOCAL_TENANT, "sha256": hash_of(key)},
+            {"name": "operator", "tenant": LOCAL_TENANT, "sha256": hash_of(admin), "scopes": ["admin"]},
+        ]
+    }
     state.keys_file.write_text(yaml.safe_dump(keys, sort_keys=False), encoding="utf-8")
     return key
 

@@ -15,6 +15,7 @@ STYLES = {
     Phase.STARTING: "yellow",
     Phase.READY: "green",
     Phase.RESTARTING: "red",
+    Phase.LEAVING: "yellow",
     Phase.STOPPED: "dim",
 }
 

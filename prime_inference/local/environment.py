@@ -33,8 +33,8 @@ INHERITED = (
 )
 """Variables a child gets from us where we have them."""
 
-INHERITED_PREFIXES = ("NCCL_", "UCX_", "NVIDIA_")
-"""Fabric settings of a GPU host."""
+INHERITED_PREFIXES = ("NCCL_", "UCX_", "NVIDIA_", "VLLM_", "FLASHINFER_")
+"""Fabric settings of a GPU host, and what an operator tells the engine beside its command line; ours stand over them."""
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:

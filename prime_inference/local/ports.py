@@ -10,15 +10,21 @@ LOWEST, HIGHEST = 20_000, 32_767
 Dynamo reads DYN_SYSTEM_PORT as a signed 16-bit number."""
 
 
-def check_free(host: str, port: int) -> None:
-    """Raises UpError when somebody listens there, or the address is not ours."""
+BACKLOG_CONNECTIONS = 2048
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises UpError when somebody else does, or the address is not ours."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise UpError(f"cannot listen on {host}:{port}: {error.strerror}. Choose another with --port.") from error
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG_CONNECTIONS)
+    except OSError as error:
+        listener.close()
+        raise UpError(f"cannot listen on {host}:{port}: {error.strerror}. Choose another with --port.") from error
+    return listener
 
 
 def free_ports(count: int) -> list[int]:

@@ -48,5 +48,7 @@ class ProcessSpec:
     """Given up on at start after this long."""
     stop_within_s: float = 10.0
     """Killed when SIGTERM has not ended it after this long."""
+    pass_fds: tuple[int, ...] = ()
+    """Open files that it inherits."""
     nice: int = 0
     """Added to its niceness: on a small machine the engines must not starve who hands them work."""

@@ -1,7 +1,7 @@
 """The stack as a list of processes: pure. Which ones, with which arguments, in which order."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prime_inference.engine.presets import Role as WorkerRole
 from prime_inference.engine.presets import WorkerPlan, worker_arguments, worker_environment
@@ -75,6 +75,9 @@ class StackPlan:
     valkey_binary: str
     gateway_secret: str
     inherited: dict[str, str]
+    listen_fd: int | None = None
+    """The gateway's listening socket: held by the supervisor, so that one gateway can take over from another, and a
+    client that comes while it is started again waits instead of being refused."""
 
 
 def specs_of(plan: StackPlan) -> list[ProcessSpec]:
@@ -144,14 +147,38 @@ def _frontend(plan: StackPlan) -> ProcessSpec:
 def _workers(plan: StackPlan) -> list[ProcessSpec]:
     options = plan.options
     roles = [WorkerRole.PREFILL] * options.prefill + [WorkerRole.DECODE] * options.decode
-    counts = {WorkerRole.PREFILL: 0, WorkerRole.DECODE: 0}
-    specs = []
-    for index, role in enumerate(roles):
-        name = f"{role.value}-{counts[role]}"
-        counts[role] += 1
-        build = _vllm_worker if options.engine is EngineChoice.VLLM else _mocker_worker
-        specs.append(build(plan, index, role, name))
-    return specs
+    names = worker_names(options)
+    return [_worker(plan, index, role, names[index]) for index, role in enumerate(roles)]
+
+
+def worker_names(options: UpOptions) -> list[str]:
+    """In the order of the plan's devices: the prefill workers, then the decode workers."""
+    return [f"prefill-{n}" for n in range(options.prefill)] + [f"decode-{n}" for n in range(options.decode)]
+
+
+def _worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> ProcessSpec:
+    build = _vllm_worker if plan.options.engine is EngineChoice.VLLM else _mocker_worker
+    return build(plan, index, role, name)
+
+
+PORTS_PER_WORKER = 3
+
+
+def one_more_worker(plan: StackPlan, role: WorkerRole, name: str, device: WorkerDevice, free: list[int]) -> ProcessSpec:
+    """A worker beside those of the plan, on PORTS_PER_WORKER free ports."""
+    system, side_channel, kv_events = ([port] for port in free)
+    ports = replace(plan.ports, worker_system=system, worker_side_channel=side_channel, worker_kv_events=kv_events)
+    return _worker(replace(plan, devices=[device], ports=ports), 0, role, name)
+
+
+def another_frontend(plan: StackPlan, name: str, port: int) -> ProcessSpec:
+    return replace(_frontend(replace(plan, ports=replace(plan.ports, frontend=port))), name=name)
+
+
+def another_gateway(plan: StackPlan, name: str, internal_port: int) -> ProcessSpec:
+    """On the same socket as the one it takes over from."""
+    ports = replace(plan.ports, gateway_internal=internal_port)
+    return replace(_gateway(replace(plan, ports=ports)), name=name, after=())
 
 
 def _vllm_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> ProcessSpec:
@@ -190,7 +217,17 @@ def _vllm_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> Pr
         ready_within_s=WORKER_READY_WITHIN_S,
         stop_within_s=15.0,
         nice=0 if on_gpu else ENGINE_NICE,
+        after=_before_on_the_same_gpu(plan, index),
     )
+
+
+def _before_on_the_same_gpu(plan: StackPlan, index: int) -> tuple[str, ...]:
+    """The worker that must be ready first. vLLM measures the GPU's memory while it starts and takes what a neighbour
+    allocates meanwhile for its own: of two that started together on an H200, one found no memory left for its cache.
+    """
+    gpu = plan.devices[index].gpu
+    before = [n for n in range(index) if gpu is not None and plan.devices[n].gpu == gpu]
+    return (worker_names(plan.options)[before[-1]],) if before else ()
 
 
 def _mocker_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> ProcessSpec:
@@ -231,6 +268,7 @@ def _gateway(plan: StackPlan) -> ProcessSpec:
         f"{prefix}VALKEY_URL": f"redis://127.0.0.1:{ports.valkey}/0",
         f"{prefix}SECRET": plan.gateway_secret,
         f"{prefix}DRAIN_SECONDS": "5",
+        **({f"{prefix}LISTEN_FD": str(plan.listen_fd)} if plan.listen_fd is not None else {}),
     }
     return ProcessSpec(
         name="gateway",
@@ -239,6 +277,7 @@ def _gateway(plan: StackPlan) -> ProcessSpec:
         env=environment,
         probe=HttpOk(f"http://127.0.0.1:{ports.gateway_internal}/readyz"),
         after=("valkey", "frontend"),
+        pass_fds=(plan.listen_fd,) if plan.listen_fd is not None else (),
     )
 
 

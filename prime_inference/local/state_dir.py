@@ -60,6 +60,16 @@ class StateDir:
         return self.root / "running.json"
 
     @property
+    def control_socket(self) -> Path:
+        """Where a running `up` is told to change (local/control.py)."""
+        return self.root / "control"
+
+    @property
+    def admin_key_file(self) -> Path:
+        """A key for the console and the admin API, in plain text, for the person on this machine."""
+        return self.root / "admin-key"
+
+    @property
     def lock_file(self) -> Path:
         """Also the mark of a folder that is ours."""
         return self.root / "lock"

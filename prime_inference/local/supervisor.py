@@ -3,7 +3,8 @@
 A process is `waiting` for those it comes after, `starting` until its probe answers, then `ready`. One that ends before it
 was ever ready stops the start: starting it again would fail the same way. One that ends later is `restarting`: started
 again after a pause that doubles. Stopping goes against the order of starting, SIGTERM first, SIGKILL when time is up; each
-process leads a group of its own, so that what it started goes with it.
+process leads a group of its own, so that what it started goes with it. While the stack serves, processes may be added and
+taken away: one that is `leaving` finishes what it has and is not started again.
 """
 
 import asyncio
@@ -14,12 +15,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from prime_inference.local.backoff import ends_after, pause_s
 from prime_inference.local.errors import StartFailed
 from prime_inference.local.probes import is_ready
 from prime_inference.local.reason import ended_because
-from prime_inference.local.spec import ProcessSpec
+from prime_inference.local.spec import ProcessSpec, Role
 from prime_inference.local.state_dir import StateDir
 
 PROBE_EVERY_S = 0.25
@@ -34,6 +36,7 @@ class Phase(StrEnum):
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
+    LEAVING = "leaving"
     STOPPED = "stopped"
 
 
@@ -63,7 +66,7 @@ class Supervisor:
         self._state = state
         self._changed = changed
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._stopping = False
+        self._tasks_changed = asyncio.Event()
 
     async def start(self) -> None:
         """Returns when every process is ready. Raises StartFailed; what runs by then is the caller's to stop."""
@@ -82,9 +85,63 @@ class Supervisor:
 
     async def watch(self) -> None:
         """Runs until a keeping task fails, which is a bug: a process that ends is started again."""
-        done, _ = await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        while True:
+            self._tasks_changed.clear()
+            changed = asyncio.create_task(self._tasks_changed.wait())
+            tasks: set[asyncio.Task[Any]] = {changed, *self._tasks.values()}
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
+            # One that was taken away meanwhile was cancelled, which is no bug.
+            for task in done & set(self._tasks.values()):
+                task.result()
+
+    async def add(self, spec: ProcessSpec) -> None:
+        """Start one more; returns when it is ready. Raises StartFailed, and then it is gone again."""
+        child = self.children[spec.name] = Child(spec)
+        keeping = asyncio.create_task(self._keep(child), name=spec.name)
+        ready = asyncio.create_task(child.was_ready.wait())
+        try:
+            await asyncio.wait({keeping, ready}, return_when=asyncio.FIRST_COMPLETED)
+            if keeping.done():
+                keeping.result()
+        except BaseException:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+            await self._end(child, child.spec.stop_within_s)
+            del self.children[spec.name]
+            raise
+        finally:
+            ready.cancel()
+        self._tasks[spec.name] = keeping
+        self._tasks_changed.set()
+
+    async def remove(self, name: str, within_s: float, number: signal.Signals = signal.SIGTERM) -> bool:
+        """Ask it to finish what it has and end; after `within_s` it is killed. True if it ended by itself."""
+        child = self.children[name]
+        task = self._tasks.pop(name)
+        self._tasks_changed.set()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        self._enter(child, Phase.LEAVING)
+        ended = await self._end(child, within_s, number)
+        del self.children[name]
+        return ended
+
+    async def replace_in_place(self, name: str, within_s: float) -> None:
+        """End it and let it be started again, for a process that holds what a second one cannot have. Raises
+        StartFailed when it is not ready in time."""
+        child = self.children[name]
+        if child.process is not None:
+            _signal_group(child.process.pid, signal.SIGTERM)
+        before = child.restarts
+        try:
+            async with asyncio.timeout(within_s):
+                while child.restarts == before or child.phase is not Phase.READY:  # noqa: ASYNC110 - several things change it
+                    await asyncio.sleep(PROBE_EVERY_S)
+        except TimeoutError:
+            raise self._failed(child, f"not ready within {within_s:g} s") from None
 
     def living(self) -> dict[str, int]:
         """The processes that run: name -> pid, which is also their group."""
@@ -92,14 +149,13 @@ class Supervisor:
 
     async def stop(self) -> None:
         """Stop every process, the last started first. Safe to call at any moment, also twice."""
-        self._stopping = True
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        gateway_first = list(reversed(self.children.values()))
-        for child in gateway_first[:1]:
-            await self._end(child)
-        await asyncio.gather(*(self._end(child) for child in gateway_first[1:]))
+        children = list(reversed(self.children.values()))
+        gateways = [child for child in children if child.spec.role is Role.GATEWAY]
+        for group in (gateways, [child for child in children if child not in gateways]):
+            await asyncio.gather(*(self._end(child, child.spec.stop_within_s) for child in group))
 
     async def _keep(self, child: Child) -> None:
         for name in child.spec.after:
@@ -147,24 +203,28 @@ class Supervisor:
                 stdout=log,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=spec.pass_fds,
             )
 
-    async def _end(self, child: Child) -> None:
-        process = child.process
+    async def _end(self, child: Child, within_s: float, number: signal.Signals = signal.SIGTERM) -> bool:
+        """True if it ended by itself."""
+        process, by_itself = child.process, True
         if process is None:
-            return
+            return by_itself
         if process.returncode is None:
-            _signal_group(process.pid, signal.SIGTERM)
+            _signal_group(process.pid, number)
             # A stopped process (SIGSTOP) gets its SIGTERM only once it runs again.
             _signal_group(process.pid, signal.SIGCONT)
             try:
-                async with asyncio.timeout(child.spec.stop_within_s):
+                async with asyncio.timeout(within_s):
                     await process.wait()
             except TimeoutError:
-                self._note(child, f"did not end within {child.spec.stop_within_s:g} s: killed")
+                by_itself = False
+                self._note(child, f"did not end within {within_s:g} s: killed")
         _kill_group(process.pid)
         await process.wait()
         self._enter(child, Phase.STOPPED)
+        return by_itself
 
     def _enter(self, child: Child, phase: Phase) -> None:
         child.phase, child.since = phase, time.monotonic()

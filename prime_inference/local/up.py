@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Coroutine
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -12,6 +13,8 @@ import psutil
 
 from prime_inference.local import memory
 from prime_inference.local.banner import banner
+from prime_inference.local.changes import Changes, Serving, worker_urls
+from prime_inference.local.control import check_path, listen
 from prime_inference.local.credentials import gateway_secret, write_gateway_files, write_running
 from prime_inference.local.devices import CPU_DEVICE, WorkerDevice, assign, cuda_engine_installed, visible_gpus
 from prime_inference.local.discovery import TOUCH_EVERY_S, DiscoveryKeeper
@@ -21,8 +24,7 @@ from prime_inference.local.errors import UpError
 from prime_inference.local.fetch import fetch_model
 from prime_inference.local.model import LocalModel
 from prime_inference.local.options import EngineChoice, UpOptions
-from prime_inference.local.ports import check_free, free_ports
-from prime_inference.local.spec import TcpPing
+from prime_inference.local.ports import free_ports, listening
 from prime_inference.local.stack import ROUTER_POLICY, StackPlan, ports_needed, ports_of, specs_of
 from prime_inference.local.state_dir import StateDir
 from prime_inference.local.supervisor import Child, Supervisor
@@ -45,14 +47,17 @@ async def up(options: UpOptions, display: PlainLines) -> None:
     """Serve until Ctrl-C or SIGTERM. Raises UpError; whatever was started is stopped by then."""
     interrupted = _interruption()
     state = StateDir(options.state_dir)
-    with state.locked():
+    with ExitStack() as stack:
+        stack.enter_context(state.locked())
         started = time.monotonic()
-        check_free(options.host, options.port)
+        check_path(state.control_socket)
+        state.control_socket.unlink(missing_ok=True)
+        listener = stack.enter_context(listening(options.host, options.port))
         model = await _unless_interrupted(fetch_model(options.model, display.say), interrupted)
         if options.engine is EngineChoice.MOCKER:
             # It writes made-up text and holds to no grammar: a compiler would only take memory.
             model = replace(model, tool_format=ToolFormat.ENGINE)
-        plan = _plan(options, model, state)
+        plan = replace(_plan(options, model, state), listen_fd=listener.fileno())
         key = write_gateway_files(state, model, plan.context_tokens, plan.ports.frontend)
         state.router_policy_file.write_text(ROUTER_POLICY, encoding="utf-8")
         _forget_instances(state)
@@ -121,6 +126,7 @@ async def _serve(
         something_changed.set()
 
     supervisor = Supervisor(specs_of(plan), plan.state, changed)
+    control: list[asyncio.Server] = []
     children = list(supervisor.children.values())
     host = f"[{plan.options.host}]" if ":" in plan.options.host else plan.options.host
     url = f"http://{host}:{plan.ports.gateway}/api/v1"
@@ -134,21 +140,23 @@ async def _serve(
             await warm_up(url, key, plan.model.name)
         internal_url = f"http://127.0.0.1:{plan.ports.gateway_internal}"
         display.say(banner(url, key, plan.model.name, time.monotonic() - started, str(plan.state.root), internal_url))
-        write_running(
-            plan.state,
-            url=url,
-            internal_url=internal_url,
-            frontend_url=f"http://127.0.0.1:{plan.ports.frontend}",
-            model=plan.model.name,
-            worker_urls={
-                child.spec.name: child.spec.probe.url.rpartition("/")[0]
-                for child in children
-                if child.spec.role in ("prefill", "decode") and not isinstance(child.spec.probe, TcpPing)
-            },
-            valkey_port=plan.ports.valkey,
-            lmcache_url=None if plan.ports.tier is None else f"http://127.0.0.1:{plan.ports.tier.server_http}",
-            supervisor_pid=os.getpid(),
-        )
+
+        def publish(serving: Serving) -> None:
+            write_running(
+                plan.state,
+                url=url,
+                internal_url=f"http://127.0.0.1:{serving.gateway_internal}",
+                frontend_url=f"http://127.0.0.1:{serving.frontend_port}",
+                model=plan.model.name,
+                worker_urls=worker_urls(supervisor),
+                valkey_port=plan.ports.valkey,
+                lmcache_url=None if plan.ports.tier is None else f"http://127.0.0.1:{plan.ports.tier.server_http}",
+                supervisor_pid=os.getpid(),
+            )
+
+        changes = Changes(plan, supervisor, display.say, publish)
+        control.append(await listen(plan.state.control_socket, changes))
+        publish(changes.serving)
         await supervisor.watch()
 
     working = asyncio.create_task(start_and_watch(), name="stack")
@@ -164,10 +172,13 @@ async def _serve(
         keeping.cancel()
         interrupted.cancel()
         await asyncio.gather(working, keeping, interrupted, return_exceptions=True)
+        for server in control:
+            server.close()
         display.say("stopping")
         await supervisor.stop()
         forget_shared_memory(plan.ports.tier)
         plan.state.running_file.unlink(missing_ok=True)
+        plan.state.control_socket.unlink(missing_ok=True)
 
 
 async def _unless_interrupted(work: Coroutine[Any, Any, Result], interrupted: asyncio.Future[None]) -> Result:

@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +53,9 @@ class TagCompiler:
         async with self._turn:
             await self._running()
 
-    async def compile(self, key: str, tag: dict[str, Any]) -> Compiled | Rejected:
-        """`key` is the tag's `tags.tag_key`. A tag that kills or outlasts the process is rejected.
+    async def compile(self, key: str, tag: dict[str, Any], parts: Sequence[str] = ()) -> Compiled | Rejected:
+        """`key` is the tag's `tags.tag_key`, `parts` the digests of its tools. A tag that kills or outlasts the process is
+        rejected.
 
         Raises `CompilerGone` when the process cannot be started.
         """
@@ -63,14 +65,14 @@ class TagCompiler:
             return known
         asked = self._asked.get(key)
         if asked is None:
-            asked = self._asked[key] = asyncio.create_task(self._ask_and_remember(key, tag))
+            asked = self._asked[key] = asyncio.create_task(self._ask_and_remember(key, tag, parts))
             asked.add_done_callback(lambda _: self._asked.pop(key, None))
         # A client that leaves must not leave its answer behind in the pipe, for the next request to take for its own.
         return await asyncio.shield(asked)
 
-    async def _ask_and_remember(self, key: str, tag: dict[str, Any]) -> Compiled | Rejected:
+    async def _ask_and_remember(self, key: str, tag: dict[str, Any], parts: Sequence[str]) -> Compiled | Rejected:
         async with self._turn:
-            answer = await self._ask(tag)
+            answer = await self._ask({"tag": tag, "grammar": self._with_grammar, "parts": list(parts)})
         self._answers[key] = answer
         if len(self._answers) > REMEMBERED:
             self._answers.popitem(last=False)
@@ -82,12 +84,12 @@ class TagCompiler:
             process.kill()
             await process.wait()
 
-    async def _ask(self, tag: dict[str, Any]) -> Compiled | Rejected:
+    async def _ask(self, request: dict[str, Any]) -> Compiled | Rejected:
         """A process may have died before, or of something else, so that only a tag that kills two is to blame."""
         for _ in range(2):
             process = await self._running()
             try:
-                answer = await self._exchange(process, {"tag": tag, "grammar": self._with_grammar})
+                answer = await self._exchange(process, request)
             except TimeoutError:
                 await self.close()
                 return Rejected(f"the grammar took longer than {COMPILE_S:.0f} s to compile")

@@ -8,7 +8,7 @@ free; `Declared.degraded` lists those, for the counter.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from typing import Any
@@ -24,7 +24,8 @@ from prime_inference.toolcalls.subschemas import Schema
 from prime_inference.toolcalls.values import Argument
 
 PREPARED_TOOLS = 4096
-"""Tools kept prepared. An agent sends the same tools on every turn; at some 20 KB each this is 80 MB at the most."""
+"""Tools kept prepared, and as many schemas, which many tools may share. An agent sends the same tools on every turn; at some
+20 KB each this is 160 MB at the most."""
 ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
 """What a grammar gets for a tool whose arguments are free."""
 
@@ -32,6 +33,22 @@ ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
 class OnUnsupported(StrEnum):
     REFUSE = "refuse"
     NAMES_ONLY = "names_only"
+
+
+class Checks:
+    """The validators of one schema, made when the first call is judged: a request's door needs none."""
+
+    def __init__(self, parameters: Schema, meaning: Schema) -> None:
+        self._parameters = parameters
+        self._meaning = meaning
+
+    @cached_property
+    def counted(self) -> Validator | None:
+        return validator(self._parameters)
+
+    @cached_property
+    def client(self) -> Validator | None:
+        return self.counted if self._meaning is self._parameters else validator(self._meaning)
 
 
 @dataclass(frozen=True)
@@ -44,12 +61,19 @@ class Tool:
     grammar: dict[str, Any] | None
     """Its parameters as a grammar holds them; None when only the name is enforced."""
     findings: tuple[Finding, ...]
-    client: Validator | None
-    """For the client's meaning. None when the schema cannot be compiled: then every call is valid."""
-    counted: Validator | None
-    """For the very schema, as OpenRouter's counter reads it. The same object as `client` where nothing was reworded."""
+    checks: "Checks"
     unsupported: Unreadable | None = None
     _arguments: dict[str, Argument] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def client(self) -> Validator | None:
+        """For the client's meaning. None when the schema cannot be compiled: then every call is valid."""
+        return self.checks.client
+
+    @property
+    def counted(self) -> Validator | None:
+        """For the very schema, as OpenRouter's counter reads it. The same object as `client` where nothing was reworded."""
+        return self.checks.counted
 
     @property
     def enforced(self) -> dict[str, Any]:
@@ -132,15 +156,21 @@ def _prepare(function_json: str) -> Tool:
     if not isinstance(name, str) or not name or name != name.strip() or any(marker in name for marker in MARKERS):
         raise ToolError(f"a tool's name must be a text without surrounding white space or markers, not {name!r}")
     parameters = function.get("parameters")
+    return replace(_read(json.dumps(parameters, ensure_ascii=False)), name=name, function=function, _arguments={})
+
+
+@lru_cache(maxsize=PREPARED_TOOLS)
+def _read(parameters_json: str) -> Tool:
+    """A nameless tool of this schema: a new description, or another name, costs no second reading."""
+    parameters = json.loads(parameters_json)
     parameters = {"type": "object", "properties": {}} if parameters is None else parameters
-    counted = validator(parameters)
     try:
         meaning = explicit(parameters)
     except Unreadable as problem:
-        return Tool(name, function, True, None, (), counted, counted, problem)
-    client = counted if meaning is parameters else validator(meaning)
+        return Tool("", {}, True, None, (), Checks(parameters, parameters), problem)
+    checks = Checks(parameters, meaning)
     try:
         grammar = normalise(meaning)
     except Unreadable as problem:
-        return Tool(name, function, meaning, None, (), client, counted, problem)
-    return Tool(name, function, meaning, grammar.schema, grammar.findings, client, counted)
+        return Tool("", {}, meaning, None, (), checks, problem)
+    return Tool("", {}, meaning, grammar.schema, grammar.findings, checks)

@@ -37,7 +37,7 @@ async def admit(
 ) -> Admitted:
     """Raises `UnsupportedTool` (400) for a tool that no engine would take, unless its name alone is to be enforced."""
     tag = build_tag(declared, choice, parallel, thinking)
-    answer = await compiler.compile(tag_key(declared, choice, parallel, thinking), tag)
+    answer = await compiler.compile(tag_key(declared, choice, parallel, thinking), tag, _parts(declared, choice))
     if isinstance(answer, Compiled):
         return Admitted(declared, tag, answer.grammar)
     tools = dict(declared.tools)
@@ -45,7 +45,7 @@ async def admit(
         tools[name] = await _acceptable(compiler, tools[name], on_unsupported)
     declared = Declared(tools)
     tag = build_tag(declared, choice, parallel, thinking)
-    answer = await compiler.compile(tag_key(declared, choice, parallel, thinking), tag)
+    answer = await compiler.compile(tag_key(declared, choice, parallel, thinking), tag, _parts(declared, choice))
     if isinstance(answer, Rejected):
         raise UnsupportedTool(", ".join(choice.allowed), "/", f"together they do not compile: {answer.reason}")
     return Admitted(declared, tag, answer.grammar)
@@ -55,13 +55,18 @@ async def _acceptable(compiler: TagCompiler, tool: Tool, on_unsupported: OnUnsup
     reason = ""
     for attempt in (tool, without_patterns(tool)):
         alone = Declared({tool.name: attempt})
-        answer = await compiler.compile(tag_key(alone, _only(tool)), build_tag(alone, _only(tool)))
+        key, tag = tag_key(alone, _only(tool)), build_tag(alone, _only(tool))
+        answer = await compiler.compile(key, tag, _parts(alone, _only(tool)))
         if isinstance(answer, Compiled):
             return attempt
         reason = reason or answer.reason
     if on_unsupported is OnUnsupported.REFUSE:
         raise UnsupportedTool(tool.name, "/", f"the grammar does not compile: {reason}")
     return replace(tool, grammar=None, unsupported=Unreadable("", reason))
+
+
+def _parts(declared: Declared, choice: Choice) -> list[str]:
+    return [declared.tools[name].digest for name in choice.allowed]
 
 
 def _only(tool: Tool) -> Choice:

@@ -1,12 +1,13 @@
 """The structural tag of a request: which texts the engine may write, as data. Nothing here needs xgrammar.
 
 A tag is JSON in xgrammar's `structural_tag` format, compiled by `compile_process` at the door and by the engine
-later. With reasoning parsed by the engine's own gate (vLLM's `--reasoning-parser`), the tag starts after the
-thinking; `Thinking.IN_TAG` is for an engine without that gate. Never both: the grammar would reject the `</think>`
-that the gate has consumed.
+later. Where the prompt leaves the thinking open, the tag begins with it (`Thinking.IN_TAG`, ADR 0408): text, then
+`</think>`, then the answer. An engine with a gate of its own (vLLM's `--reasoning-parser`) must not get such a tag: it
+would reject the `</think>` that the gate has consumed.
 """
 
 import hashlib
+import json
 from enum import StrEnum
 from typing import Any
 
@@ -23,22 +24,27 @@ MOST_SPACE = 2
 ends (seen with SmolLM2). A line break and one more is what the newline form and compact JSON need."""
 
 
+_IN_THOUGHT = [THINK, THINK_END, CALL]
+"""A call inside the thinking would never be executed. The other markers are harmless there: a model may think of them."""
+
+
 class Thinking(StrEnum):
     BY_ENGINE = "by_engine"
+    """The tag is for the answer alone: the prompt has closed the thinking, or the engine holds the grammar back."""
     IN_TAG = "in_tag"
+    """The prompt has opened the thinking, and the tag starts there."""
 
 
 def build_tag(
     declared: Declared, choice: Choice, parallel: bool = True, thinking: Thinking = Thinking.BY_ENGINE
 ) -> dict[str, Any]:
     answer = _answer([_call(declared.tools[name]) for name in choice.allowed], choice, parallel)
-    if thinking is Thinking.IN_TAG:
-        thought = {"type": "any_text", "excludes": [*_IN_TEXT, CALL]}
-        answer = {
-            "type": "sequence",
-            "elements": [{"type": "tag", "begin": "", "content": thought, "end": THINK_END}, answer],
-        }
-    return {"type": "structural_tag", "format": answer}
+    return {"type": "structural_tag", "format": after_thinking(answer) if thinking is Thinking.IN_TAG else answer}
+
+
+def after_thinking(answer: dict[str, Any]) -> dict[str, Any]:
+    thought = {"type": "tag", "begin": "", "content": {"type": "any_text", "excludes": _IN_THOUGHT}, "end": THINK_END}
+    return {"type": "sequence", "elements": [thought, answer]}
 
 
 def _answer(calls: list[dict[str, Any]], choice: Choice, parallel: bool) -> dict[str, Any]:
@@ -74,3 +80,8 @@ def tag_key(declared: Declared, choice: Choice, parallel: bool = True, thinking:
     """The key under which a tag's compilation is remembered: equal for equal tags, without writing the tag out."""
     parts = [str(choice.mode), str(parallel), str(thinking), *(declared.tools[name].digest for name in choice.allowed)]
     return hashlib.sha256("/".join(parts).encode()).hexdigest()
+
+
+def key_of(tag: dict[str, Any]) -> str:
+    """The key for any other tag."""
+    return hashlib.sha256(json.dumps(tag).encode()).hexdigest()

@@ -105,6 +105,18 @@ async def test_no_probe_before_the_cooldown_ends(store: BreakerStore, clock: Clo
     assert not (await store.claim_probe("d", "t")).counted
 
 
+async def test_a_hastened_opening_may_be_probed_at_once_and_nothing_else_is_hastened(
+    store: BreakerStore, clock: Clock
+) -> None:
+    assert not (await store.hasten("d")).counted, "closed"
+    opened = await trip(store)
+    answer = await store.hasten("d")
+    assert (answer.counted, answer.snapshot) == (True, opened._replace(open_for_ms=0))
+    assert not (await store.hasten("d")).counted, "due already"
+    assert (await store.claim_probe("d", "t")).counted
+    assert not (await store.hasten("d")).counted, "a probe is out"
+
+
 async def test_a_probe_whose_holder_died_is_reclaimed_and_its_late_result_ignored(
     store: BreakerStore, clock: Clock
 ) -> None:
@@ -205,7 +217,7 @@ LIFE = BreakerSettings(forgive_ms=20_000)
 async def step(store: BreakerStore, random: Random) -> object:
     draw = random.randrange(1_000)
     known = (await store.read(["d"]))["d"]
-    match random.choice(("report", "report", "report", "claim", "settle", "settle", "restore", "read")):
+    match random.choice(("report", "report", "report", "claim", "settle", "settle", "hasten", "restore", "read")):
         case "report":
             failed, succeeded = random.choice((0, 0, 1, 2, 6)), random.choice((0, 0, 1, 6))
             trailing = min(failed, random.choice((0, 1, 4)))
@@ -213,6 +225,8 @@ async def step(store: BreakerStore, random: Random) -> object:
             return await store.report(Report("d", epoch, succeeded, failed, trailing), draw)
         case "claim":
             return await store.claim_probe("d", random.choice("ab"))
+        case "hasten":
+            return await store.hasten("d")
         case "settle":
             return await store.settle_probe("d", random.choice("ab"), random.random() < 0.9, draw)
         case "restore" if random.random() < 0.2:

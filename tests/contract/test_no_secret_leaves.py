@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from redis import Redis
 
-from gateway.telemetry.logs import Formatter, log_loop_error
+from gateway.telemetry.logs import LineHandler, log_loop_error
 from prime_inference.keys import hash_of
 from tests.gateway.test_relay import DONE, chunk
 from tests.gateway.test_typed_streams import MESSAGE_STREAM, RESPONSE_STREAM
@@ -99,11 +99,10 @@ async def answer(request: web.Request) -> web.StreamResponse:
 
 
 @contextlib.contextmanager
-def everything_logged() -> Iterator[io.StringIO]:
+def everything_logged() -> Iterator[io.BytesIO]:
     """All loggers at their most talkative, written as the process writes them."""
-    text = io.StringIO()
-    handler = logging.StreamHandler(text)
-    handler.setFormatter(Formatter())
+    text = io.BytesIO()
+    handler = LineHandler(text)
     root = logging.getLogger()
     before = root.level
     root.addHandler(handler)
@@ -112,6 +111,7 @@ def everything_logged() -> Iterator[io.StringIO]:
         yield text
     finally:
         root.removeHandler(handler)
+        handler.flush()
         root.setLevel(before)
 
 
@@ -202,10 +202,10 @@ async def test_no_key_no_prompt_and_no_answer_is_found_where_it_does_not_belong(
                 metrics = await response.text()
             live = kept_in(valkey)
         kept = kept_in(valkey)
-    text = logs.getvalue()
+    text = logs.getvalue().decode()
     assert len(answers) > 150
     assert sum(ANSWER.encode() in each for each in answers) >= 8, "the canaries did go through"
-    assert text.count('"message": "request"') > 150
+    assert text.count('"message":"request"') > 150
     assert text.count("RuntimeError") >= 2
     assert "prime:settle" in kept
     assert "lease" in live

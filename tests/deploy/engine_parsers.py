@@ -41,6 +41,8 @@ def worker(argv: list[str]) -> dict[str, Any]:
         "step_tokens": engine.max_num_batched_tokens,
         "connectors": connectors,
         "protocol": type(protocol).__name__,
+        "parsers": [dynamo.dyn_tool_call_parser, dynamo.dyn_reasoning_parser, engine.reasoning_parser],
+        "structural_tag": dynamo.structural_tag,
     }
 
 

@@ -17,16 +17,28 @@ import yaml
 
 from gateway.fleet.registry import FleetFile, load_fleet
 from gateway.settings import load_settings
+from prime_inference.engine.tool_settings import Parsing, tool_arguments
 from prime_inference.health.settings import load_health_settings
 from prime_inference.kv.l2.settings import parse_settings
 from prime_inference.kv.server import adapter_of
 from tests.conftest import needs_on_ci
-from tests.deploy.rendered import PRESETS, ROOT, Container, containers, has_module, helm_binary, rendered
+from tests.deploy.rendered import (
+    PRESETS,
+    ROOT,
+    Container,
+    containers,
+    has_module,
+    helm_binary,
+    pods,
+    rendered,
+    template,
+)
 
 READ_ELSEWHERE = {
     "PYTHONHASHSEED": "CPython",
     "OMP_NUM_THREADS": "OpenMP",
     "VALKEY_PASSWORD": "the chart's own start script of Valkey",
+    "HOME": "Python and the libraries that keep files of their own",
     "POD_IP": "Kubernetes fills it into an argument of the same container",
     "NVIDIA_VISIBLE_DEVICES": "the NVIDIA container toolkit, on the node",
     "NVIDIA_DRIVER_CAPABILITIES": "the NVIDIA container toolkit, on the node",
@@ -125,6 +137,8 @@ def test_the_presets_say_what_the_issue_asks_for(answers: dict[str, dict[str, An
     assert prefill["connectors"] == ["MultiConnector", "NixlPullConnector", "TierConnector"]
     for preset in PRESETS:
         for role in ("prefill", "decode"):
+            # Nobody but the gateway reads GLM's text. The local preset's model is of no known form.
+            assert worker(preset, role)["parsers"] == [None, None, ""]
             assert worker(preset, role)["mode"] == role
             assert worker(preset, role)["protocol"] == "NixlConnectorProtocol"
 
@@ -179,10 +193,59 @@ def test_the_health_agent_accepts_its_environment(preset: str) -> None:
         assert container.command == ["health", "agent"]
 
 
-def test_the_fleet_file_is_one_the_gateway_reads(preset: str, tmp_path: Path) -> None:
+def fleet_text(preset: str, models: Path) -> str:
+    """As rendered, with the volume at /models somewhere else, and the tokenizers' folders in it."""
     (fleet_map,) = [d for d in rendered(preset) if d["metadata"]["name"] == "prime-fleet"]
+    text: str = fleet_map["data"]["fleet.yaml"]
+    for folder in re.findall(r"/models/([\w.-]+)", text):
+        (models / folder).mkdir(parents=True)
+    return text.replace("/models/", f"{models}/")
+
+
+@pytest.mark.parametrize(("name", "format_"), [("glm-5.3-gb200", "glm"), ("glm-5.3-b300", "glm"), ("local", "engine")])
+def test_the_fleet_file_and_the_workers_agree_on_who_reads_tool_calls(name: str, format_: str, tmp_path: Path) -> None:
+    needs_on_ci(helm_binary() is not None, "helm")
     path = tmp_path / "fleet.yaml"
-    path.write_text(fleet_map["data"]["fleet.yaml"])
+    path.write_text(fleet_text(name, tmp_path / "models"))
+    for model in load_fleet(path).models.values():
+        assert model.tools.format == format_
+        assert model.tools.thinking is (format_ == "glm")
+    parsing = Parsing.GATEWAY if format_ == "glm" else Parsing.NONE
+    told = tool_arguments(parsing, thinks=True)
+    for container in workers(name):
+        given = [a for a in container.command if a in told or "parser" in a]
+        assert given == told
+    found = [one for document in rendered(name) for one in pods(document)]
+    (pod,) = [pod for where, pod in found if where.endswith("prime-gateway")]
+    claims = [v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"] if "persistentVolumeClaim" in v]
+    assert claims == (["models"] if format_ == "glm" else [])
+    assert pod["containers"][0]["image"].endswith("-toolcalls") is (format_ == "glm")
+
+
+def test_workers_whose_frontend_parses_are_told_both_parsers_and_the_tag() -> None:
+    needs_on_ci(helm_binary() is not None, "helm")
+    run = template("glm-5.3-b300", "--set", "deployments.b300.model.parsing=frontend,models.glm-5\\.3.tools=null")
+    assert run.returncode == 0, run.stderr
+    documents = [document for document in yaml.safe_load_all(run.stdout) if document]
+    found = [c for c in containers(documents) if "--disaggregation-mode" in c.command]
+    told = tool_arguments(Parsing.FRONTEND, thinks=True)
+    for container in found:
+        start = container.command.index(told[0])
+        assert container.command[start : start + len(told)] == told
+    assert len(found) == 2
+
+
+def test_a_chart_whose_gateway_and_workers_would_both_read_calls_or_neither_is_refused() -> None:
+    needs_on_ci(helm_binary() is not None, "helm")
+    for change in ("deployments.b300.model.parsing=frontend", "models.glm-5\\.3.tools=null"):
+        run = template("glm-5.3-b300", "--set", change)
+        assert run.returncode != 0
+        assert "glm and gateway belong together" in run.stderr
+
+
+def test_the_fleet_file_is_one_the_gateway_reads(preset: str, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(fleet_text(preset, tmp_path / "models"))
     services = {
         f"http://{d['metadata']['name']}.inference.svc:8000" for d in rendered(preset) if d["kind"] == "Service"
     }

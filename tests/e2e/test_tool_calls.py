@@ -7,7 +7,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import anthropic
 import httpx
+import openai
 import pytest
 from jsonschema import Draft202012Validator
 
@@ -153,3 +155,53 @@ def test_without_enforcement_the_same_model_is_often_wrong(real_stack: Stack) ->
             "<tool_call>route<arg_key>start</arg_key>"
         )
     assert wrong > 0
+
+
+def test_an_agent_that_speaks_responses_gets_valid_calls_and_answers_them(real_stack: Stack) -> None:
+    tools = [
+        {"type": "function", "strict": True, **{k: one["function"][k] for k in ("name", "parameters")}} for one in TOOLS
+    ]
+    turns: list[Any] = [{"role": "user", "content": QUESTION[0]["content"]}]
+    with openai.OpenAI(base_url=real_stack.url, api_key=real_stack.key, max_retries=0, timeout=120) as client:
+        for _ in range(2):
+            with client.responses.stream(
+                model=real_stack.model, input=turns, tools=tools, tool_choice="required", parallel_tool_calls=False,
+                max_output_tokens=250,
+            ) as stream:  # fmt: skip
+                response = stream.get_final_response()
+            assert response.status == "completed"
+            (call,) = [item for item in response.output if item.type == "function_call"]
+            Draft202012Validator(SCHEMAS[call.name]).validate(json.loads(call.arguments))
+            output = {"type": "function_call_output", "call_id": call.call_id, "output": "done"}
+            turns += [item.to_dict() for item in response.output] + [output]
+        whole = client.responses.create(
+            model=real_stack.model, input="Ping.", tools=tools, tool_choice={"type": "function", "name": "ping"}
+        )
+    (call,) = whole.output
+    assert call.type == "function_call"
+    assert isinstance(json.loads(call.arguments)["loud"], bool)
+    assert whole.usage is not None
+    assert whole.usage.output_tokens > 0
+
+
+def test_an_agent_that_speaks_messages_gets_valid_calls_and_answers_them(real_stack: Stack) -> None:
+    tools: list[Any] = [{"name": name, "input_schema": schema} for name, schema in SCHEMAS.items()]
+    turns: list[Any] = [{"role": "user", "content": QUESTION[0]["content"]}]
+    base_url = real_stack.url.removesuffix("/v1")
+    forced: Any = {"type": "any", "disable_parallel_tool_use": True}
+    with anthropic.Anthropic(base_url=base_url, api_key=real_stack.key, max_retries=0, timeout=120) as client:
+        for _ in range(2):
+            with client.messages.stream(
+                model=real_stack.model, max_tokens=250, messages=turns, tools=tools, tool_choice=forced
+            ) as stream:
+                message = stream.get_final_message()
+            assert message.stop_reason == "tool_use"
+            (block,) = message.content
+            assert block.type == "tool_use"
+            Draft202012Validator(SCHEMAS[block.name]).validate(block.input)
+            result = {"type": "tool_result", "tool_use_id": block.id, "content": [{"type": "text", "text": "done"}]}
+            turns += [{"role": "assistant", "content": [block.to_dict()]}, {"role": "user", "content": [result]}]
+        cut = client.messages.create(
+            model=real_stack.model, max_tokens=12, messages=turns[:1], tools=tools, tool_choice={"type": "any"}
+        )
+    assert (cut.stop_reason, cut.content) == ("max_tokens", [])

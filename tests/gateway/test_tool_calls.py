@@ -10,7 +10,7 @@ import pytest
 
 from gateway.fleet.registry import FleetFileError
 from tests.support.gateway import gateway
-from tests.support.upstream import answers, sends, upstream
+from tests.support.upstream import answers, breaks, sends, upstream
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 TOOL = {
@@ -163,3 +163,67 @@ async def test_a_gateway_that_cannot_enforce_what_the_fleet_file_says_does_not_s
             pass
     async with gateway(tmp_path, ["http://127.0.0.1:9"]):
         pass
+
+
+DIALECTS: dict[str, dict[str, Any]] = {
+    "responses": {"model": "m", "instructions": "be", "input": "hi", "max_output_tokens": 9},
+    "messages": {"model": "m", "system": "be", "messages": MESSAGES, "max_tokens": 9},
+}
+
+
+def texts_in(path: str, body: dict[str, Any]) -> dict[str, str]:
+    parts = body["content"] if path == "messages" else [p for item in body["output"] for p in item["content"]]
+    kinds = {"thinking": "thinking", "reasoning_text": "thinking", "text": "text", "output_text": "text"}
+    return {kinds[part["type"]]: part.get("text") or part["thinking"] for part in parts}
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+async def test_the_other_dialects_leave_as_chat_and_come_back_in_their_own_words(
+    tmp_path: Path, glm: dict[str, object], path: str
+) -> None:
+    deployed = upstream(answers(answer({"content": "hm</think>Hello &amp; welcome."}, "stop")))
+    async with deployed as deployment, gateway(tmp_path, [deployment.url], tools=glm) as gw:
+        async with gw.session.post(f"{gw.url}/{path}", json=DIALECTS[path]) as response:
+            assert response.status == 200
+            said = texts_in(path, await response.json())
+        assert said == {"thinking": "hm", "text": "Hello &amp; welcome."}
+        arrived = deployment.requests[0]["body"]
+        assert [message["role"] for message in arrived["messages"]] == ["system", "user"]
+        assert arrived["max_tokens"] == 9
+        assert gw.metric("prime_gateway_tokens_total", model="m", kind="completion") == 1
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+async def test_the_other_dialects_stream_and_fail_over_and_say_errors_in_their_own_words(
+    tmp_path: Path, glm: dict[str, object], path: str
+) -> None:
+    first = {"id": "c", "choices": [{"index": 0, "delta": {"content": "a</think>b"}, "finish_reason": None}]}
+    part = b"data: " + json.dumps(first).encode() + b"\n\n"
+    async with upstream(breaks()) as bad, upstream(breaks(part)) as good:
+        async with gateway(tmp_path, [bad.url, good.url], tools=glm) as gw:
+            async with gw.session.post(f"{gw.url}/{path}", json={**DIALECTS[path], "stream": True}) as response:
+                body = (await response.text()).split("\n\n")
+        assert len(bad.requests) == len(good.requests) == 1
+    kinds = [one.split("\n")[0].removeprefix("event: ") for one in body if one.startswith("event: ")]
+    assert kinds[0] in ("response.created", "message_start")
+    assert kinds[-1] == "error"
+    assert kinds.count("error") == 1
+    assert not any("[DONE]" in one for one in body)
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+async def test_what_cannot_be_enforced_is_refused_in_every_dialect(
+    tmp_path: Path, glm: dict[str, object], path: str
+) -> None:
+    wrong = {"properties": {"a": {"$ref": "#/x"}}}
+    tool = {"name": "g", "input_schema": wrong} if path == "messages" else {"type": "function", "name": "g"}
+    tool = tool if path == "messages" else {**tool, "parameters": wrong}
+    async with upstream(answers(b"{}")) as deployment, gateway(tmp_path, [deployment.url], tools=glm) as gw:
+        async with gw.session.post(f"{gw.url}/{path}", json={**DIALECTS[path], "tools": [tool]}) as response:
+            assert response.status == 400
+            assert "tool 'g': parameters/properties/a/$ref" in (await response.json())["error"]["message"]
+        hosted = [{"type": "web_search_20250305", "name": "web_search"}]
+        async with gw.session.post(f"{gw.url}/{path}", json={**DIALECTS[path], "tools": hosted}) as response:
+            assert response.status != 400
+        assert "tools" not in deployment.requests[0]["body"]
+        assert gw.metric("prime_gateway_tools_not_held_total", model="m", how="left_out") == 1

@@ -1,11 +1,15 @@
 """Public suites that a user has downloaded, as cases. Nothing is fetched, and a suite that is not there is not run.
 
-Layouts, below the folder given with `--public`: `bfcl/BFCL_v4_*.json` (Berkeley function calling),
-`kimi/**/valid.jsonl` (Kimi-Vendor-Verifier's schemas), `k2/samples.jsonl` (K2-Vendor-Verifier's requests).
+Below the folder given with `--public`, each as its repository has it:
 
-BFCL's layout is the published one. Kimi's and K2's files could not be had when this was written (their data is not
-in the snapshots that we read): the loaders take the fields their scripts are described to use, and a line without
-them is an error, never skipped.
+- `bfcl/BFCL_v4_*.json` (ShishirPatil/gorilla, `bfcl_eval/data`): a JSON object a line with `id`, `question` (a list of turns,
+  each a list of messages) and `function` (a list of functions whose types are Python's: `dict`, `float`, `tuple`);
+- `kimi/**/valid.jsonl` (MoonshotAI/Kimi-Vendor-Verifier, `testdata/walle_validator_cases`; they come from MoonshotAI/walle): a
+  bare schema a line, of any type, `{}` and references to its own root included;
+- `k2/samples.jsonl` (MoonshotAI/K2-Vendor-Verifier): a whole chat request a line, whose role `_input` means system.
+
+A line of another shape is an error, never skipped. Schemas that say nothing (a reference that leads nowhere) are left out, and
+counted.
 """
 
 import json
@@ -13,10 +17,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from prime_inference.toolcalls.declared import declare
+from prime_inference.toolcalls.errors import UnsupportedTool
+from prime_inference.toolcalls.subschemas import map_subschemas
 from prime_inference.toolcalls.suite.cases import Case, function
 from prime_inference.toolcalls.suite.live import MOST_TOKENS
 
-BFCL_FILES = ("simple_python", "multiple", "parallel", "parallel_multiple", "live_simple", "live_multiple")
+BFCL_FILES = (
+    *("simple_python", "multiple", "parallel", "parallel_multiple"),
+    *("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple"),
+)
 """BFCL categories that are one request and want at least one call."""
 
 
@@ -25,19 +35,31 @@ class UnknownLayout(ValueError):
 
 
 def public_cases(folder: Path) -> tuple[list[Case], dict[str, str]]:
-    """The cases of every suite found, and for each that is not there the reason."""
+    """The cases of every suite found, and for what is not run the reason."""
     cases: list[Case] = []
     absent: dict[str, str] = {}
     for name, load in (("bfcl", bfcl), ("kimi", kimi), ("k2", k2)):
         found = list(load(folder / name))
-        cases += found
+        served = [case for case in found if _can_be_asked(case)]
+        cases += served
         if not found:
             absent[f"public/{name}"] = f"no files in {name}/"
+        elif len(served) < len(found):
+            absent[f"public/{name}/left-out"] = f"{len(found) - len(served)} cases whose schemas say nothing"
     return cases, absent
 
 
+def _can_be_asked(case: Case) -> bool:
+    try:
+        declare(case.tools)
+    except UnsupportedTool:
+        return False
+    return True
+
+
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    """Only newlines end a line: a string may hold other separators."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if line.strip():
             entry = json.loads(line)
             if not isinstance(entry, dict):
@@ -75,15 +97,12 @@ def _name(name: str) -> str:
 
 def kimi(folder: Path) -> Iterator[Case]:
     for path in sorted(folder.rglob("valid.jsonl")):
-        for where, entry in _lines(path):
-            schema = entry.get("schema", entry.get("parameters", entry if "type" in entry else None))
-            if not isinstance(schema, dict):
-                raise UnknownLayout(f"{where}: neither a schema nor an object with one")
+        for where, schema in _lines(path):
             yield Case(
                 f"kimi.{path.parent.name}.{where}",
                 "public",
                 "Kimi-Vendor-Verifier",
-                (function("record", schema),),
+                (function("record", _as_parameters(schema)),),
                 ({"role": "user", "content": "Record some plausible example values with the tool."},),
                 tool_choice="required",
                 options={"max_tokens": MOST_TOKENS},
@@ -91,19 +110,44 @@ def kimi(folder: Path) -> Iterator[Case]:
             )
 
 
+def _as_parameters(schema: dict[str, Any]) -> dict[str, Any]:
+    """Arguments are an object: any other schema becomes that of the one argument `value`."""
+    if schema.get("type") == "object":
+        return schema
+    return {
+        "type": "object",
+        "properties": {"value": _moved(schema, "#/properties/value")},
+        "required": ["value"],
+        "additionalProperties": False,
+    }
+
+
+def _moved(schema: Any, to: str) -> Any:
+    """The schema with its references to itself, for its new place in a document."""
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in schema.items() if key != "$id"}
+    if isinstance(kept.get("$ref"), str) and kept["$ref"][:2] in ("#", "#/"):
+        kept["$ref"] = to + kept["$ref"][1:]
+    return map_subschemas(kept, "", lambda part, _: _moved(part, to))
+
+
 def k2(folder: Path) -> Iterator[Case]:
     path = folder / "samples.jsonl"
     if not path.exists():
         return
-    for where, entry in _lines(path):
-        request = entry.get("request", entry)
-        if "messages" not in request or "tools" not in request:
-            raise UnknownLayout(f"{where}: needs messages and tools")
+    for where, request in _lines(path):
+        if not isinstance(request.get("messages"), list):
+            raise UnknownLayout(f"{where}: needs messages")
+        sampling: dict[str, Any] = {
+            name: request[name] for name in ("temperature", "top_p", "max_tokens") if name in request
+        }
         yield Case(
             f"k2.{where}",
             "public",
             "K2-Vendor-Verifier",
-            tuple(request["tools"]),
-            tuple(request["messages"]),
-            options={"max_tokens": MOST_TOKENS},
+            tuple(request.get("tools") or ()),
+            tuple({**turn, "role": "system"} if turn.get("role") == "_input" else turn for turn in request["messages"]),
+            tool_choice=request.get("tool_choice", "auto"),
+            options={"max_tokens": MOST_TOKENS, **sampling},
         )

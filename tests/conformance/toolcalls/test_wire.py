@@ -7,7 +7,7 @@ import pytest
 
 from prime_inference.toolcalls.suite.cases import function
 from prime_inference.toolcalls.suite.run import STEPS, run_cases
-from prime_inference.toolcalls.suite.wire import CUT, TEXTS, wire_cases
+from prime_inference.toolcalls.suite.wire import CUT, TEXTS, THOUGHT, wire_cases
 from tests.conformance.toolcalls.conftest import Door, Frontend
 
 in_session_loop = pytest.mark.asyncio(loop_scope="session")
@@ -47,10 +47,13 @@ async def test_the_engine_gets_the_grammar_in_the_very_configuration_that_leaves
     from xgrammar.testing import _is_grammar_accept_string as takes
 
     grammar = xgrammar.Grammar.from_ebnf(guided[0]["grammar"])
-    assert takes(grammar, '<tool_call>typed<arg_key>o</arg_key><arg_value>{"city": "x"}</arg_value></tool_call>')
-    assert not takes(grammar, "<tool_call>typed<arg_key>o</arg_key><arg_value>{}</arg_value></tool_call>")
-    assert not takes(grammar, "<tool_call>nope</tool_call>")
-    assert not takes(grammar, "text with </tool_call> in it")
+    for text, right in (
+        ('<tool_call>typed<arg_key>o</arg_key><arg_value>{"city": "x"}</arg_value></tool_call>', True),
+        ("<tool_call>typed<arg_key>o</arg_key><arg_value>{}</arg_value></tool_call>", False),
+        ("<tool_call>nope</tool_call>", False),
+        ("text with </tool_call> in it", False),
+    ):
+        assert takes(grammar, THOUGHT + text) is right, text
 
 
 @in_session_loop
@@ -67,7 +70,7 @@ async def test_the_engine_may_not_pad_a_raw_value_and_may_write_either_form(door
     for value, right in (("C", True), ("C\n", False), (" C", False)):
         for between in ("", "\n"):
             pair = f"{between}<arg_key>unit</arg_key>{between}<arg_value>{value}</arg_value>{between}"
-            assert takes(grammar, f"<tool_call>set{pair}</tool_call>") is right
+            assert takes(grammar, f"{THOUGHT}<tool_call>set{pair}</tool_call>") is right
 
 
 @in_session_loop

@@ -20,6 +20,7 @@ from gateway.admission import (
 from gateway.admission.outcomes import Outcome
 from gateway.admission.store import Replica, Standing, StoreAnswer, StoreAsk
 from gateway.ratelimit import charges_for
+from gateway.ratelimit.core import UNITS
 from gateway.site import SiteUnavailable, Trouble
 
 SETTINGS = LeaseSettings()
@@ -199,3 +200,13 @@ async def test_a_first_token_that_comes_after_the_release_changes_nothing(admiss
         admission._ledger.trim("d", Weight())
     admission.correct(grant, 5_000)
     assert admission.in_use("d") == Weight()
+
+
+async def test_requests_that_go_together_borrow_one_slice(store: Store, clock: Clock) -> None:
+    admission = Admission(store, SETTINGS, clock)
+    charges = charges_for("k", 1_200, None, 1)
+    answers = await asyncio.gather(*(admission.acquire(replace(ASK, charges=charges)) for _ in range(60)))
+    assert all(isinstance(answer, Grant) for answer in answers)
+    # Each used one; beside them this replica holds a second's budget, and the rest is there for the others.
+    (level,) = await store.adjust([charges[0]._replace(amount=0)])
+    assert level == (1_200 - 60 - 20) * UNITS

@@ -2,7 +2,7 @@ import json
 import logging
 import sys
 
-from gateway.telemetry.logs import Formatter
+from gateway.telemetry.logs import JsonLines
 
 
 def logged(error: BaseException) -> str:
@@ -10,7 +10,7 @@ def logged(error: BaseException) -> str:
         raise error
     except BaseException:  # noqa: BLE001 - the very thing that is logged
         record = logging.LogRecord("gateway", logging.ERROR, __file__, 1, "told", None, sys.exc_info())
-    return str(json.loads(Formatter().format(record))["exc_info"])
+    return str(json.loads(JsonLines().line(record))["exc_info"])
 
 
 def test_an_errors_own_text_is_not_logged_but_its_type_and_its_way_are() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.toolcalls.forward import check_format, forwarded, thinking_open
+from gateway.toolcalls.forward import check_format, format_tag, forwarded, thinking_open, with_format
 from prime_inference.toolcalls.choice import read_choice
 from prime_inference.toolcalls.errors import ToolError
 
@@ -46,3 +46,28 @@ def test_a_request_closes_the_thinking_as_the_template_reads_it(name: str) -> No
     assert not thinking_open({}, thinks=False)
     assert not thinking_open({name: {"enable_thinking": False}}, thinks=True)
     assert thinking_open({name: {"enable_thinking": True}}, thinks=True)
+
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "content"),
+    [
+        ({"response_format": {"type": "json_object"}}, {"type": "json_schema", "json_schema": {"type": "object"}}),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
+            {"type": "json_schema", "json_schema": SCHEMA},
+        ),
+        ({"guided_json": '{"type": "object"}'}, {"type": "json_schema", "json_schema": {"type": "object"}}),
+        ({"guided_regex": "a+"}, {"type": "regex", "pattern": "a+"}),
+        ({"guided_choice": ["a"]}, {"type": "or", "elements": [{"type": "const_string", "value": "a"}]}),
+        ({"guided_grammar": "root ::= x"}, {"type": "grammar", "grammar": "root ::= x"}),
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {"type": "strange"}}, None),
+        ({}, None),
+    ],
+)
+def test_a_format_is_said_as_a_tag_so_that_it_can_begin_behind_the_thinking(asked: dict, content: dict | None) -> None:  # type: ignore[type-arg]
+    assert format_tag({"model": "m", **asked}) == content
+    assert with_format({"model": "m", **asked}, "g") == {"model": "m", "guided_grammar": "g"}

@@ -12,7 +12,7 @@ from prime_inference.local.credentials import gateway_secret, write_running
 from prime_inference.local.errors import UpError
 from prime_inference.local.instances import Instances, instances_in
 from prime_inference.local.model import describe, find_model
-from prime_inference.local.ports import check_free
+from prime_inference.local.ports import listening
 from prime_inference.local.state_dir import StateDir
 
 
@@ -33,12 +33,12 @@ def test_a_port_in_use_is_told_with_the_cure() -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         with pytest.raises(UpError, match="--port"):
-            check_free("127.0.0.1", listener.getsockname()[1])
+            listening("127.0.0.1", listener.getsockname()[1])
 
 
 def test_an_address_that_is_not_ours_is_told() -> None:
     with pytest.raises(UpError, match="cannot listen"):
-        check_free("192.0.2.77", 8000)
+        listening("192.0.2.77", 8000)
 
 
 def test_too_little_memory_is_told_before_anything_starts() -> None:

@@ -92,6 +92,13 @@ def test_gpu_workers_get_their_gpu_and_their_share_of_it() -> None:
     assert prefill.env["PRIME_NIXL_PROGRESS_SLEEP_US"] == "0"
 
 
+def test_workers_that_share_a_gpu_start_one_after_another_and_others_at_once() -> None:
+    devices = [WorkerDevice("0", 0.45), WorkerDevice("1", 0.9), WorkerDevice("0", 0.45)]
+    after = {spec.name: spec.after for spec in specs_of(replace(plan(decode=2), devices=devices))}
+    assert after["prefill-0"] == after["decode-0"] == ()
+    assert after["decode-1"] == ("prefill-0",)
+
+
 def test_the_mocker_takes_the_engines_place() -> None:
     specs = specs_of(plan(engine=EngineChoice.MOCKER))
     assert all("dynamo.mocker" in spec.argv for spec in specs if spec.role in (Role.PREFILL, Role.DECODE))
@@ -141,12 +148,11 @@ def test_decode_takes_every_core_and_prefill_leaves_it_one() -> None:
     assert {spec.env["OMP_NUM_THREADS"] for spec in crowded if "OMP_NUM_THREADS" in spec.env} == {"1"}
 
 
-def test_workers_of_a_model_whose_calls_the_gateway_reads_name_no_parser_to_dynamo() -> None:
+def test_workers_of_a_model_whose_calls_the_gateway_reads_name_no_parser() -> None:
     glm = replace(plan(), model=LocalModel(Path("/models/m"), "m", 4096, 1, ToolFormat.GLM, thinks=True))
     for role in (Role.PREFILL, Role.DECODE):
         worker = next(spec for spec in specs_of(glm) if spec.role is role)
-        assert value_of(worker, "--reasoning-parser") == "glm45"
         assert value_of(worker, "--dyn-structural-tag") == "false"
-        assert not {"--dyn-tool-call-parser", "--dyn-reasoning-parser"} & set(worker.argv)
+        assert not {"--reasoning-parser", "--dyn-tool-call-parser", "--dyn-reasoning-parser"} & set(worker.argv)
         other = next(spec for spec in specs_of(plan()) if spec.role is role)
         assert not {"--reasoning-parser", "--dyn-structural-tag"} & set(other.argv)

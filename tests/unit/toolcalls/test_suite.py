@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from prime_inference.toolcalls.command import FAILED, NOTHING_ASKED, Suite, suite_cases, toolcheck
 from prime_inference.toolcalls.suite.client import events
-from prime_inference.toolcalls.suite.public import UnknownLayout, public_cases
 from prime_inference.toolcalls.suite.run import same_json
 from prime_inference.toolcalls.suite.wire import wire_cases
 
@@ -159,31 +158,3 @@ def test_all_suites_have_unique_ids_and_sources() -> None:
 def test_the_wire_suite_holds_every_maker_in_both_forms() -> None:
     forms = [case.id.rsplit(".", 2)[1] for case in wire_cases() if case.id.count(".") == 3]
     assert {form: forms.count(form) > 50 for form in ("compact", "lines")} == {"compact": True, "lines": True}
-
-
-def test_public_suites_are_loaded_when_present_and_named_when_not(tmp_path: Path) -> None:
-    assert public_cases(tmp_path)[1] == {f"public/{name}": f"no files in {name}/" for name in ("bfcl", "kimi", "k2")}
-    (tmp_path / "bfcl").mkdir()
-    entry = {
-        "id": "simple_0",
-        "question": [[{"role": "user", "content": "area?"}]],
-        "function": [
-            {
-                "name": "math.area",
-                "description": "d",
-                "parameters": {"type": "dict", "properties": {"b": {"type": "float"}}},
-            }
-        ],
-    }
-    (tmp_path / "bfcl" / "BFCL_v4_simple_python.json").write_text(json.dumps(entry) + "\n")
-    (tmp_path / "kimi" / "x").mkdir(parents=True)
-    (tmp_path / "kimi" / "x" / "valid.jsonl").write_text('{"type": "object"}\n{"schema": {"type": "object"}}\n')
-    (tmp_path / "k2").mkdir()
-    (tmp_path / "k2" / "samples.jsonl").write_text(json.dumps({"messages": [], "tools": []}) + "\n")
-    cases, absent = public_cases(tmp_path)
-    assert absent == {}
-    assert [case.id for case in cases] == ["bfcl.simple_0", "kimi.x.valid.1", "kimi.x.valid.2", "k2.samples.1"]
-    assert cases[0].tools[0]["function"]["name"] == "math_area"
-    (tmp_path / "k2" / "samples.jsonl").write_text("{}\n")
-    with pytest.raises(UnknownLayout, match=r"samples\.1"):
-        public_cases(tmp_path)

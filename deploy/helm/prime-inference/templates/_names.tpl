@@ -61,3 +61,8 @@ seccompProfile: {type: RuntimeDefault}
 {{- else -}}{{ fail (printf "cannot read the size %q: write 150gb or 150Gi" (toString .)) }}
 {{- end -}}
 {{- end -}}
+
+{{- /* The claim whose tokenizers the gateway compiles grammars for; empty where it enforces no tool calls. */ -}}
+{{- define "prime.gateway.models" -}}
+{{- range $_, $model := .Values.models }}{{- with $model.tools }}{{ .claim }} {{ end }}{{- end -}}
+{{- end -}}

@@ -47,9 +47,11 @@ tests/deploy feeds what it renders to the parsers of Dynamo, vLLM and LMCache.
 {{- if gt (int $p.data) 1 }}{{- $args = concat $args (list "--data-parallel-size" ($p.data | int64 | toString)) -}}{{- end -}}
 {{- if gt (int $p.prefillContext) 1 }}{{- $args = concat $args (list "--prefill-context-parallel-size" ($p.prefillContext | int64 | toString)) -}}{{- end -}}
 {{- if $p.expert }}{{- $args = append $args "--enable-expert-parallel" -}}{{- end -}}
-{{- with .deployment.model.parsers -}}
-{{- with .toolCall }}{{- $args = concat $args (list "--dyn-tool-call-parser" .) -}}{{- end -}}
-{{- with .reasoning }}{{- $args = concat $args (list "--dyn-reasoning-parser" . "--reasoning-parser" .) -}}{{- end -}}
+{{- /* As prime_inference/engine/tool_settings.py has it. */ -}}
+{{- if eq .deployment.model.parsing "gateway" }}{{- $args = concat $args (list "--dyn-structural-tag" "false") -}}{{- end -}}
+{{- if eq .deployment.model.parsing "frontend" -}}
+{{- $args = concat $args (list "--reasoning-parser" "glm45" "--dyn-tool-call-parser" "glm47" "--dyn-reasoning-parser" "glm45") -}}
+{{- $args = concat $args (list "--dyn-structural-tag" "{\"scope\": \"always\", \"schema\": \"auto\"}") -}}
 {{- end -}}
 {{- if eq .role "prefill" -}}
 {{- $args = concat $args (list "--kv-events-config" (dict "publisher" "zmq" "topic" "kv-events" "endpoint" "tcp://*:20080" "enable_kv_cache_events" true | toJson)) -}}

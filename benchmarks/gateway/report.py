@@ -1,0 +1,140 @@
+"""Writes the newest result's numbers into docs/gateway-benchmark.md, between its markers.
+
+python -m benchmarks.gateway.report [--check]
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gateway.plot import LABELS
+from benchmarks.gateway.summary import LITELLM, RELAY
+from benchmarks.provenance import ROOT
+
+DOC = ROOT / "docs" / "gateway-benchmark.md"
+RESULTS = ROOT / "benchmarks" / "results"
+BEGIN, END = "<!-- numbers: written by python -m benchmarks.gateway.report -->", "<!-- end of numbers -->"
+GATEWAY, TRIP = "gateway", "gateway-trip"
+IDLE_STREAMS = 1000
+
+Numbers = Mapping[str, Any]
+
+COLUMNS = (
+    ("requests/s", "requests_per_s", "{:,.0f}"),
+    ("CPU ms a request", "cpu_ms_per_request", "{:.2f}"),
+    ("added p50, ms", "added_p50_ms", "{:.2f}"),
+    ("added p99, ms", "added_p99_ms", "{:.2f}"),
+    ("events/s", "events_per_s", "{:,.0f}"),
+    ("added TTFT p99, ms", "added_ttft_p99_ms", "{:.2f}"),
+    ("added ITL p99, ms", "added_itl_p99_ms", "{:.2f}"),
+    ("MiB, 1,000 idle streams", "idle_mib", "{:.0f}"),
+)
+
+
+def newest() -> Path:
+    """The folder. Raises IndexError when there is none."""
+    return sorted(path.parent for path in RESULTS.glob("*-gateway/result.json"))[-1]
+
+
+def section(folder: Path) -> str:
+    result = json.loads((folder / "result.json").read_text())
+    summary, about = result["summary"], result["about"]
+    name = folder.name
+    versions = about["versions"]
+    rivals = f"LiteLLM {versions['litellm']}, vLLM's router {versions['vllm-router']}"
+    lines = [
+        BEGIN,
+        "",
+        f"From [{name}](../benchmarks/results/{name}/result.json): {about['at'][:10]}, {about['machine']['cpu']}, "
+        f"{about['machine']['cores']} cores, Python {versions['python']}, {rivals}; "
+        f"{summary['points']} points, {summary['void_points']} of them void; core 1 at most "
+        f"{100 * summary['load_core_busy_most']:.0f} % busy.",
+        "",
+        *table(summary["targets"]),
+        "",
+        f"![rates, latencies and memory](../benchmarks/results/{name}/gateway.svg)",
+        "",
+        *goals(summary),
+        "",
+        END,
+    ]
+    return "\n".join(lines)
+
+
+def table(targets: Mapping[str, Numbers]) -> list[str]:
+    lines = ["| | " + " | ".join(title for title, _, _ in COLUMNS) + " |", "| --- |" + " --- |" * len(COLUMNS)]
+    for name, numbers in targets.items():
+        cells = [_cell(numbers, field, form) for _, field, form in COLUMNS]
+        lines.append(f"| {LABELS[name]} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _cell(numbers: Numbers, field: str, form: str) -> str:
+    value = numbers[field]
+    if value is None:
+        return "void"
+    least = "≥ " if field == "events_per_s" and numbers["events_bounded_by_load"] else ""
+    fewer = f" ({numbers['idle_streams']})" if field == "idle_mib" and numbers["idle_streams"] < IDLE_STREAMS else ""
+    return least + form.format(value) + fewer
+
+
+def goals(summary: Numbers) -> list[str]:
+    """Each aim, what was measured, and whether that meets it; losses as plainly as wins."""
+    ours, trip = summary["targets"][GATEWAY], summary["targets"][TRIP]
+    ratios = summary["ratios"]
+    to_relay, trip_to_relay = ratios[RELAY][GATEWAY], ratios[RELAY][TRIP]
+    rows: list[tuple[str, float | None, str, Callable[[float], bool]]] = [
+        ("unary, of the bare relay's rate", to_relay["requests_per_s"], "≥ 0.60", lambda value: value >= 0.6),
+        ("the same by CPU seconds a request", _inverse(to_relay["cpu_ms_per_request"]), "≥ 0.60", lambda v: v >= 0.6),
+        ("unary, each request a trip to Valkey", trip_to_relay["requests_per_s"], "≥ 0.45", lambda v: v >= 0.45),
+        ("added p50, ms", ours["added_p50_ms"], "≤ 1", lambda value: value <= 1),
+        ("added p99, ms", ours["added_p99_ms"], "≤ 5", lambda value: value <= 5),
+        ("added p50, each request a trip, ms", trip["added_p50_ms"], "≤ 1", lambda value: value <= 1),
+        ("added p99, each request a trip, ms", trip["added_p99_ms"], "≤ 5", lambda value: value <= 5),
+        ("streamed events a second", ours["events_per_s"], "≥ 20000", lambda value: value >= 20_000),
+        ("added time to the first event, p99, ms", ours["added_ttft_p99_ms"], "≤ 5", lambda value: value <= 5),
+        ("added time between events, p99, ms", ours["added_itl_p99_ms"], "≤ 2", lambda value: value <= 2),
+        ("memory with 1,000 idle streams, MiB", ours["idle_mib"], "< 150 MB", lambda value: value * 1.048576 < 150),
+    ]
+    if LITELLM in ratios:
+        to_litellm = ratios[LITELLM][GATEWAY]
+        rate, p50, p99 = (to_litellm[field] for field in ("requests_per_s", "added_p50_ms", "added_p99_ms"))
+        rows += [
+            ("requests a second, of LiteLLM's", rate, "≥ 5", lambda value: value >= 5),
+            ("added p50, of LiteLLM's", p50, "≤ 0.2", lambda value: value <= 0.2),
+            ("added p99, of LiteLLM's", p99, "≤ 0.2", lambda value: value <= 0.2),
+        ]
+    lines = ["| this gateway | measured | aim | |", "| --- | --- | --- | --- |"]
+    for what, value, aim, met in rows:
+        verdict = "void" if value is None else "met" if met(value) else "**missed**"
+        lines.append(f"| {what} | {'void' if value is None else f'{value:g}'} | {aim} | {verdict} |")
+    rust = summary["targets"].get("vllm-router")
+    if rust and rust["requests_per_s"] and ours["requests_per_s"]:
+        rate = rust["requests_per_s"] / ours["requests_per_s"]
+        lines += ["", f"vLLM's router bears {rate:.1f} times this gateway's unary rate on a core."]
+    return lines
+
+
+def _inverse(value: float | None) -> float | None:
+    return round(1 / value, 2) if value else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail when the page is not up to date")
+    check = parser.parse_args().check
+    page = DOC.read_text()
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    wanted = before + section(newest()) + after
+    if check and wanted != page:
+        sys.exit(f"{DOC.name} does not have the numbers of {newest().name}")
+    if not check:
+        DOC.write_text(wanted)
+
+
+if __name__ == "__main__":
+    main()

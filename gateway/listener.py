@@ -1,0 +1,113 @@
+"""The listeners' side of a client's connection: uvicorn's protocol, with what it lacks.
+
+- A client that sends its headers slowly, or connects and sends nothing, is cut off: each would hold a connection and its
+  buffers for as long as it likes. uvicorn's own timer begins only after a first answer.
+- Requests are told when their client has gone; else each needs a task that waits for that.
+- An answer's headers leave with the beginning of its body: a system call less for each.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+CLIENT_GONE = "prime.client_gone"
+"""Key of a request's scope: a function without arguments, whose future is done when the connection has ended. To be asked
+when the body has been read."""
+
+
+def protocol_with(header_timeout_s: float) -> type[HttpToolsProtocol]:
+    """uvicorn's protocol class, with a deadline from the connection, or a request's first byte, to its last header."""
+
+    class Listener(HttpToolsProtocol):
+        _deadline: asyncio.TimerHandle | None = None
+        _in_headers = False
+        _gone: "asyncio.Future[None]"
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.transport = HeadHolder(transport, self.loop)
+            self._gone = self.loop.create_future()
+            self._arm()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._disarm()
+            super().connection_lost(exc)
+            self._gone.set_result(None)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._in_headers:
+                self._arm()
+
+        def on_message_begin(self) -> None:
+            self._in_headers = True
+            super().on_message_begin()
+            self.scope[CLIENT_GONE] = self._client_gone  # type: ignore[literal-required]
+
+        def on_headers_complete(self) -> None:
+            self._in_headers = False
+            self._disarm()
+            super().on_headers_complete()
+
+        def _client_gone(self) -> "asyncio.Future[None]":
+            # A body that came faster than it was read has paused the socket, which then does not tell of its end.
+            self.flow.resume_reading()
+            return self._gone
+
+        def _arm(self) -> None:
+            if self._deadline is None:
+                self._deadline = self.loop.call_later(header_timeout_s, self.transport.close)
+
+        def _disarm(self) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+    return Listener
+
+
+class HeadHolder(asyncio.Transport):
+    """A transport that holds an answer's head until its body begins, or to the end of the event loop's turn."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def write(self, data: Any) -> None:
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/1.1 "):
+            self._head = data
+            self._loop.call_soon(self._let_go)
+            return
+        self._transport.write(data)
+
+    def _let_go(self) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+    def close(self) -> None:
+        self._let_go()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._head = b""
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._transport.set_protocol(protocol)
