@@ -1,8 +1,11 @@
 """The two applications of a gateway process: the public API and the internal listener."""
 
 import asyncio
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -33,6 +36,11 @@ from gateway.telemetry.guards import GuardCollector
 from gateway.telemetry.metrics import Metrics
 from gateway.toolcalls.desk import ToolDesk
 
+if TYPE_CHECKING:
+    from gateway.telemetry.spans import Tracing
+
+LAST_SPANS_S = 5.0
+
 API_PREFIX = "/api/v1"
 
 
@@ -54,6 +62,9 @@ async def gateway_state(settings: GatewaySettings) -> AsyncIterator[GatewayState
         tools = ToolDesk(metrics.registry)
         stack.push_async_callback(tools.close)
         state = GatewayState(settings, snapshot, metrics, upstream, guards, settle_stream, tools)
+        if settings.otlp_endpoint is not None:
+            state.tracing = _tracing(settings.otlp_endpoint, settings.trace_ratio)
+            stack.push_async_callback(_flushed, state.tracing)
         await guards.follow(snapshot)
         tools.follow(snapshot.fleet)
         metrics.registry.register(GuardCollector(guards))
@@ -65,6 +76,21 @@ async def gateway_state(settings: GatewaySettings) -> AsyncIterator[GatewayState
         hearing = asyncio.create_task(state.orders.run(settings.reload_seconds), name="orders-watch")
         stack.push_async_callback(_stopped, hearing)
         yield state
+
+
+def _tracing(endpoint: str, ratio: float) -> "Tracing":
+    from gateway.telemetry.spans import Tracing  # noqa: PLC0415 - an optional extra, and nothing to load when off
+
+    return Tracing.exporting_to(endpoint, ratio)
+
+
+async def _flushed(tracing: "Tracing") -> None:
+    """What is left goes to the collector, as far as it answers soon."""
+    closing = threading.Thread(target=tracing.close, name="last-spans", daemon=True)
+    closing.start()
+    until = time.monotonic() + LAST_SPANS_S
+    while closing.is_alive() and time.monotonic() < until:  # noqa: ASYNC110 - a thread sets no event of ours
+        await asyncio.sleep(0.05)
 
 
 async def _stopped(task: asyncio.Task[None]) -> None:

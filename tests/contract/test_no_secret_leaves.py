@@ -14,9 +14,13 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from redis import Redis
 
 from gateway.telemetry.logs import LineHandler, log_loop_error
+from gateway.telemetry.spans import Tracing
 from prime_inference.keys import hash_of
 from tests.gateway.test_relay import DONE, chunk
 from tests.gateway.test_typed_streams import MESSAGE_STREAM, RESPONSE_STREAM
@@ -183,10 +187,13 @@ async def test_no_key_no_prompt_and_no_answer_is_found_where_it_does_not_belong(
     tmp_path: Path, own_valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asyncio.get_running_loop().set_exception_handler(log_loop_error)
+    spans, provider = InMemorySpanExporter(), TracerProvider()
     with everything_logged() as logs, own_valkey.client() as valkey:
         async with canary_gateway(tmp_path, own_valkey) as (gw, up):
             # Breakers would open for the faults, and hide the rest.
             monkeypatch.setattr(gw.state.guards.of("local").breakers, "report", lambda *_: None)
+            provider.add_span_processor(SimpleSpanProcessor(spans))
+            gw.state.tracing = Tracing(provider)
             answers = [each async for each in every_way(gw)]
 
             def broken(*_: object) -> None:
@@ -209,8 +216,10 @@ async def test_no_key_no_prompt_and_no_answer_is_found_where_it_does_not_belong(
     assert text.count("RuntimeError") >= 2
     assert "prime:settle" in kept
     assert "lease" in live
+    traces = "".join(each.to_json() for each in spans.get_finished_spans())
+    assert traces.count("gen_ai.operation.name") > 150
     for canary in NOWHERE:
-        for where, found in (("logs", text), ("metrics", metrics), ("valkey", live + kept)):
+        for where, found in (("logs", text), ("metrics", metrics), ("traces", traces), ("valkey", live + kept)):
             assert canary not in found, f"{canary} in {where}: {_around(found, canary)}"
     upstream_text = json.dumps(up.requests)
     assert PROMPT in upstream_text
