@@ -277,9 +277,10 @@ class Attempts:
         finally:
             # Whatever ends the attempt closes its connection and its ticket, also a client that left or a bug of ours.
             if ending is not None:
+                # The ticket first: closing a connection may fail.
+                ticket.close(ending, left_at=left_at)
                 if answer is not None:
                     answer.close()
-                ticket.close(ending, left_at=left_at)
         self._report(target, None)
         return begun
 
