@@ -54,10 +54,11 @@ async def gateway_state(settings: GatewaySettings) -> AsyncIterator[GatewayState
             Upstream(connect_timeout_s=settings.connect_timeout_seconds, idle_timeout_s=settings.idle_timeout_seconds)
         )
         settle_stream = None
-        if settings.valkey_url is not None:
-            settle_stream = await stack.enter_async_context(SettleStream(settings.valkey_url, metrics))
+        addresses = Addresses.of(settings)
+        if addresses.own is not None:
+            settle_stream = await stack.enter_async_context(SettleStream(addresses.own, metrics))
         prober = Prober(upstream, lambda: state.snapshot, settings)
-        guards = Guards(GuardSettings(headroom=settings.headroom), Addresses.of(settings), prober.probe)
+        guards = Guards(GuardSettings(headroom=settings.headroom), addresses, prober.probe)
         stack.push_async_callback(guards.close)
         tools = ToolDesk(metrics.registry)
         stack.push_async_callback(tools.close)

@@ -37,7 +37,8 @@ class GatewaySettings(BaseSettings):
     keys_file: Path
     """YAML file of API keys (gateway/accounts/keys.py)."""
     valkey_url: str | None = None
-    """Valkey for settle records and for every site that the fleet file gives none of its own. Without one, records are
+    """Valkey for settle records and for every site that the fleet file gives none of its own: `redis://...`, or
+    `redis+sentinel://host:26379,host:26379/PRIMARY` where Sentinels know the primary. Without one, records are
     only logged, and breakers, leases and limits are this process's alone: right for one replica only."""
     valkey_password: SecretStr | None = None
     """For the sites' Valkeys of the fleet file (`valkey_url` carries its own)."""

@@ -25,7 +25,9 @@ def find_nvcc() -> str | None:
     return os.environ.get("NVCC") or shutil.which("nvcc")
 
 
-def nvcc_command(nvcc: str, output: Path, architectures: Sequence[str] = ARCHITECTURES) -> list[str]:
+def nvcc_command(
+    nvcc: str, output: Path, architectures: Sequence[str] = ARCHITECTURES, parts: bool = False
+) -> list[str]:
     codes = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in architectures]
     return [
         nvcc,
@@ -35,18 +37,19 @@ def nvcc_command(nvcc: str, output: Path, architectures: Sequence[str] = ARCHITE
         "-Xcompiler",
         "-fPIC,-fvisibility=default",
         *codes,
+        *(["-DPRIME_PARTS"] if parts else []),
         *map(str, SOURCES),
         "-o",
         str(output),
     ]
 
 
-def build(output: Path = LIBRARY, architectures: Sequence[str] = ARCHITECTURES) -> Path:
+def build(output: Path = LIBRARY, architectures: Sequence[str] = ARCHITECTURES, parts: bool = False) -> Path:
     nvcc = find_nvcc()
     if nvcc is None:
         raise RuntimeError("no nvcc on PATH; install CUDA 13.0 or newer, or set NVCC to the compiler's path")
     output.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(nvcc_command(nvcc, output, architectures), check=True)
+    subprocess.run(nvcc_command(nvcc, output, architectures, parts), check=True)
     return output
 
 
@@ -54,8 +57,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--arch", action="append", choices=ARCHITECTURES, help="build for this one only; may repeat")
     parser.add_argument("--output", type=Path, default=LIBRARY)
+    parser.add_argument("--parts", action="store_true", help="with parts of the decode kernel, for the benchmark")
     arguments = parser.parse_args()
-    print(build(arguments.output, arguments.arch or ARCHITECTURES))
+    print(build(arguments.output, arguments.arch or ARCHITECTURES, arguments.parts))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python -m benchmarks.gateway.bench --out benchmarks/results/<date>-gateway [--quick] [--targets relay gateway ...]
 
-Core 0 has the target that is measured (the others wait idle), core 1 the load generator, the upstream and Valkey. A point
-is void when core 1 was more than 85 % busy, or somebody else had more than 15 % of core 0. Four parts, the targets taking
-turns in each, so that a slow minute of the machine is everybody's:
+Core 0 has the target that is measured (the others are stopped, or idle), core 1 the load generator, the upstream and Valkey.
+A point is void when core 1 was more than 85 % busy, or somebody else had more than 15 % of core 0. Four parts, the targets
+taking turns in each, so that a slow minute of the machine is everybody's:
 
     memory   1,000 streams that wait: proportional set size before and with them
     unary    64 connections ask back to back: requests a second of one core. Then an open loop at 70 % of that, each time
@@ -27,8 +27,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-import httpx
 
 from benchmarks.gateway import plot, rivals, targets
 from benchmarks.gateway.histogram import percentile_ms, unpacked
@@ -166,7 +164,7 @@ class Run:
     def _written(self) -> dict[str, int]:
         """By the upstream since this was last asked: how many streams were open at once, and how many events found
         their socket full and went later."""
-        told = httpx.get(f"http://{self._direct.address}/stats", trust_env=False).json()
+        told = targets.written(self._direct, anew=True)
         held_back, self._held_back = told["held_back"] - self._held_back, told["held_back"]
         return {"upstream_streams": told["most_streams"], "upstream_held_back": held_back}
 
@@ -229,7 +227,7 @@ def main() -> None:
         run = Run(plan, direct, [stack.enter_context(targets.target(name, direct)) for name in names])
         for part in PARTS:
             getattr(run, part)()
-        told = httpx.get(f"http://{direct.address}/stats", trust_env=False).json()
+        told = targets.written(direct)
     for part in PARTS:
         write_lines(options.out / f"{part}.json", run.points[part])
     summary = summarise(run.points)

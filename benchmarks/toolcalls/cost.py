@@ -1,16 +1,13 @@
 """What the contract costs a request of 20 tools, and a streamed event, in milliseconds of processor time.
 
-    python -m benchmarks.toolcalls.cost [--tokenizer FOLDER] --out FILE
+    python -m benchmarks.toolcalls.cost --out FILE
 
 `door_cold` reads and normalises tools whose schemas were never seen before and builds and hashes the tag; `door_redescribed`
 does so for known schemas under new descriptions; `door_warm` for tools of an earlier turn, which is what every later turn of an
 agent pays. `judge` is one call's verdict; `chunk` is one chunk through the parser of raw text and the judge together, which is
 all that is added to the time between two tokens; `event` is the same in the gateway, bytes to bytes, `event_bare` what the
-gateway takes for an event without tools, and `event_responses` and `event_messages` what it takes in the two dialects.
-
-With a tokenizer's folder (and the extra `toolcalls`), also what the compile process takes, which is none of the gateway's own
-time: `compile_new` for 20 tools never seen, `compile_recombined` for 19 of them, which it only writes out, and
-`compile_anew`, those 19 if they were compiled again.
+gateway takes for an event without tools, and `event_responses` and `event_messages` what it takes in the two dialects. What the
+compile process takes is in `compile_cost`.
 """
 
 import argparse
@@ -48,7 +45,6 @@ SEED = 20
 ROUNDS = 400
 CHARACTERS_A_CHUNK = 4
 """About one token."""
-COMPILED_SETS = 12
 
 
 def tools_of(samples: list[Sample], turn: int, new_schema: bool = False) -> list[dict[str, Any]]:
@@ -143,30 +139,6 @@ def measure() -> dict[str, list[float]]:
     }
 
 
-def compile_costs(tokenizer: Path) -> dict[str, list[float]]:
-    """As the compile process does it, in this process."""
-    import xgrammar
-    from transformers import AutoTokenizer
-
-    from prime_inference.toolcalls.compile_process import CACHE_BYTES, compile_tag
-
-    info = xgrammar.TokenizerInfo.from_huggingface(AutoTokenizer.from_pretrained(str(tokenizer), local_files_only=True))
-    compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_limit_bytes=CACHE_BYTES)
-    costs: dict[str, list[float]] = {"compile_new": [], "compile_recombined": [], "compile_anew": []}
-    for seed in range(COMPILED_SETS):
-        tools = tools_of(list(generate(TOOLS, SEED + seed)), 0)
-        for name, of, known in (
-            ("compile_new", tools, False),
-            ("compile_recombined", tools[1:], True),
-            ("compile_anew", tools[1:], False),
-        ):
-            tag = door(of)[1]
-            begun = time.process_time()
-            assert compile_tag(compiler, tag, True, known)["ok"]
-            costs[name].append((time.process_time() - begun) * 1000)
-    return costs
-
-
 def summary(values: list[float]) -> str:
     ordered = sorted(values)
     p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
@@ -176,12 +148,9 @@ def summary(values: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--tokenizer", type=Path)
     options = parser.parse_args()
-    about = environment("python -m benchmarks.toolcalls.cost" + (" --tokenizer FOLDER" if options.tokenizer else ""))
+    about = environment("python -m benchmarks.toolcalls.cost")
     samples = measure()
-    if options.tokenizer is not None:
-        samples |= compile_costs(options.tokenizer)
     for name, values in samples.items():
         print(f"{name:18} {summary(values)}")
     if options.out is not None:

@@ -8,12 +8,12 @@ from typing import Any
 
 from gateway.accounts.keys import Caller
 from gateway.admin import view
-from gateway.admin.actions import Action, Probe, Result, SiteOrder, check, ordered, target_of
+from gateway.admin.actions import Action, DeploymentOrder, Probe, Result, SiteOrder, check, ordered, target_of
 from gateway.admin.frontends import FrontendPage, ask_all
 from gateway.admin.leases import SiteLeases, leases_of
 from gateway.admin.window import Labels, Window
 from gateway.breaker import Ending, State
-from gateway.errors import ApiError, Conflict, NotFound, Unavailable
+from gateway.errors import ApiError, NotFound, Unavailable
 from gateway.fleet.orders import Heard
 from gateway.fleet.orders_store import OrdersUnreadable
 from gateway.guard.site_guard import SiteGuard
@@ -35,8 +35,10 @@ SHOWN = (
 GATHER_EVERY_S = 1.0
 """However many people look, and however fast their pages ask."""
 
-ORDER_TRIES = 5
-"""Two people who order something at the same site at the same moment come one after the other."""
+ORDER_WITHIN_S = 3.0
+ORDER_AGAIN_S = 0.1
+"""A person waits gladly this long rather than press again: a starved machine, a failover that is nearly over, another
+person's order at the same moment."""
 
 KEPT_ACTIONS = 50
 PROBE_TIMEOUT_S = 10.0
@@ -150,29 +152,33 @@ class AdminDesk:
         self._note(action, caller, request_id, Result.DONE, str(done["detail"]))
         return done
 
-    async def _order(self, action: Any) -> dict[str, Any]:
+    async def _order(self, action: DeploymentOrder | SiteOrder) -> dict[str, Any]:
         site = self._site_of(action)
-        orders = self._state.orders
-        for _ in range(ORDER_TRIES):
+        give_up, last = time.monotonic() + ORDER_WITHIN_S, "Others are ordering at the same moment."
+        while True:
             try:
-                await orders.look()
-                before = orders.heard.get(site, Heard())
-                fleet, written = self._state.snapshot.fleet, self._state.written.fleet
-                now = None if isinstance(action, SiteOrder) else fleet.deployments[action.deployment]
-                wanted = ordered(action, before, now)
-                after = {**orders.heard, site: Heard(wanted, before.now_ms)}
-                check(action, written, orders.heard, after)
-                heard = await orders.change(site, wanted)
-            except SiteUnavailable as error:
-                raise Unavailable(
-                    f"The Valkey of site {site} does not answer, so no order can be left there. "
-                    "The fleet file can still drain a deployment."
-                ) from error
+                heard = await self._try_order(action, site)
+                if heard is not None:
+                    return {"result": Result.DONE.value, "site": site, "detail": f"revision {heard.orders.revision}"}
+            except SiteUnavailable:
+                last = "Its Valkey does not answer. The fleet file can still drain a deployment."
             except OrdersUnreadable as error:
                 raise Unavailable(str(error)) from error
-            if heard is not None:
-                return {"result": Result.DONE.value, "site": site, "detail": f"revision {heard.orders.revision}"}
-        raise Conflict(f"Others are ordering at site {site}; try again.", code="busy")
+            if time.monotonic() > give_up:
+                raise Unavailable(f"No order could be left at site {site}. {last}")
+            await asyncio.sleep(ORDER_AGAIN_S)
+
+    async def _try_order(self, action: DeploymentOrder | SiteOrder, site: str) -> Heard | None:
+        """None if another change came first. A trip that brought no answer may have changed the site all the same; the
+        next one meets that, and orders the same again."""
+        orders = self._state.orders
+        await orders.look()
+        before = orders.heard.get(site, Heard())
+        fleet, written = self._state.snapshot.fleet, self._state.written.fleet
+        now = None if isinstance(action, SiteOrder) else fleet.deployments[action.deployment]
+        wanted = ordered(action, before, now)
+        check(action, written, orders.heard, {**orders.heard, site: Heard(wanted, before.now_ms)})
+        return await orders.change(site, wanted)
 
     async def _probe(self, action: Probe) -> dict[str, Any]:
         guard = self._state.guards.of(self._site_of(action))

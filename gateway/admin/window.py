@@ -14,7 +14,8 @@ Values = Mapping[tuple[str, Labels], float]
 
 
 class Window:
-    """Samples as they come. Between two of them a process may have restarted: a value that fell counts from zero."""
+    """Samples as they come; with one alone, increases are since its process began. Between two of them a process may have
+    restarted: a value that fell counts from zero."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s
@@ -52,7 +53,7 @@ class Window:
         first, last = self._samples[0][1], self._samples[-1][1]
         for (sample, found), value in last.items():
             if sample == name and labels.items() <= dict(found).items():
-                before = first.get((sample, found), 0.0) if len(self._samples) > 1 else value
+                before = first.get((sample, found), 0.0) if len(self._samples) > 1 else 0.0
                 yield found, value - before if value >= before else value
 
 

@@ -1,6 +1,6 @@
 """Answers to the client: the event stream, the wait for it, and what happens when the client has gone.
 
-A stream costs two tasks: one opens it (failover, prefill), one watches the client. What ends a wait from outside (the
+A stream costs a task beside its own, which opens it (failover, prefill). What ends a wait from outside (the
 client, the replica's shutdown) brings the end of that wait's time forward.
 """
 

@@ -10,13 +10,17 @@ import logging
 from collections import deque
 from itertools import islice
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, cast
 
 import msgspec
 import redis.asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from gateway.metering.settle import SettleRecord
+from gateway.site.valkey_store import SiteAddress
 from gateway.telemetry.metrics import Metrics
 
 logger = logging.getLogger("gateway.metering")
@@ -46,10 +50,9 @@ _encode = msgspec.json.Encoder().encode
 class SettleStream:
     """Owns one background task, which writes what `keep` queues."""
 
-    def __init__(self, url: str, metrics: Metrics) -> None:
-        self._client: redis.Redis = redis.from_url(
-            url, socket_connect_timeout=OPERATION_TIMEOUT_S, socket_timeout=OPERATION_TIMEOUT_S
-        )
+    def __init__(self, address: SiteAddress, metrics: Metrics) -> None:
+        self._sentinel: Sentinel | None = None
+        self._client = self._connect(address)
         self._add_all = self._client.register_script(ADD_ALL)
         self._queue: deque[SettleRecord] = deque()
         self._kept = asyncio.Event()
@@ -83,6 +86,23 @@ class SettleStream:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._client.aclose()
+        if self._sentinel is not None:
+            for each in self._sentinel.sentinels:
+                await each.aclose()
+
+    def _connect(self, address: SiteAddress) -> redis.Redis:
+        """With Sentinels, each new connection asks them for the primary: after a failover the next try finds it."""
+        options: dict[str, Any] = {
+            "username": address.username,
+            "password": address.password,
+            "socket_connect_timeout": OPERATION_TIMEOUT_S,
+            "socket_timeout": OPERATION_TIMEOUT_S,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        if not address.sentinels:
+            return redis.Redis(host=address.host, port=address.port, ssl=address.tls, **options)
+        self._sentinel = Sentinel(address.sentinels, sentinel_kwargs=options, **options)  # type: ignore[no-untyped-call]
+        return cast("redis.Redis", self._sentinel.master_for(address.primary_name, ssl=address.tls))
 
     async def _write(self) -> None:
         queue = self._queue
@@ -107,5 +127,8 @@ class SettleStream:
             await self._add_all(keys=[STREAM], args=records)
         except (RedisError, OSError) as error:
             logger.warning("settle records not written, trying again", extra={"error": type(error).__name__})
+            if self._sentinel is not None:
+                # The connection may be to a former primary: the next one asks the Sentinels again.
+                await self._client.connection_pool.disconnect()
             return False
         return True

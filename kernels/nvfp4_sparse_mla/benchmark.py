@@ -5,6 +5,8 @@
 With `--flashmla` and the path of its library (in vLLM's wheel), FlashMLA's FP8 kernel as well, in two arrangements:
 every query token a request of its own ("flashmla"), and five to a request ("flashmla5").
 
+With a library built with `--parts`, and `--parts` here, parts of the kernel by themselves as well ("native-gather").
+
 Every sample is one CUDA-graph replay over its launches. Warm: one set of inputs. Cold: sets in turn that together touch
 COLD_BYTES, so that no launch finds its rows in L2.
 """
@@ -24,7 +26,7 @@ import torch
 from ..testing.comparison import relative_l2
 from ..testing.generators import GLM_SOFTMAX_SCALE, REQUEST_QUERY_TOKENS, random_query, random_rows, request_indices
 from ..testing.timing import LAUNCHES_PER_GRAPH, graph_microseconds
-from . import flashmla, library, op
+from . import flashmla, library, op, parts
 from .plan import CLUSTER_SIZES, choose_cluster
 from .rows import FP8_ROW_BYTES, LATENT_DIM, NVFP4_ROW_BYTES
 from .writer import quantize
@@ -106,7 +108,11 @@ class Bench:
             sequence = REQUEST_QUERY_TOKENS if path == "flashmla5" else 1
             return flashmla.launcher(q_latent, q_rope, cache, indices, GLM_SOFTMAX_SCALE, sequence)[0]
         if path != "staged":
-            cache = self.caches[NVFP4_ROW_BYTES if path == "native" else FP8_ROW_BYTES]
+            cache = self.caches[NVFP4_ROW_BYTES if path.startswith("native") else FP8_ROW_BYTES]
+            if "-" in path:
+                cluster = cluster or choose_cluster(tokens, heads, topk, self.capacity)
+                part = path.split("-")[1]
+                return parts.launcher(part, out, lse, q_latent, q_rope, cache, indices, GLM_SOFTMAX_SCALE, cluster)
             return lambda: op.decode_into(out, lse, q_latent, q_rope, cache, indices, GLM_SOFTMAX_SCALE, cluster, early)
         buffer = torch.empty(1, tokens * topk, FP8_ROW_BYTES, dtype=torch.uint8, device=self.device)
         positions = torch.empty(tokens, topk, dtype=torch.int32, device=self.device)
@@ -203,6 +209,13 @@ def plan_of_flashmla(quick: bool) -> list[dict[str, object]]:
     return every
 
 
+def plan_of_parts() -> list[dict[str, object]]:
+    """15 tokens, warm: eight stages a thread block, and two, which leaves what does not grow with the stages."""
+    whole = [{"path": path, "tokens": 15, "topk": topk} for topk in (2048, 512) for path in ("native", "fp8")]
+    cut = [{**each, "path": f"{each['path']}-{part}"} for part in parts.PARTS for each in whole]
+    return [{**each, "cluster": 8} for each in (*cut, *whole)]
+
+
 def plan(quick: bool) -> list[dict[str, object]]:
     every: list[dict[str, object]] = [
         {"path": path, "tokens": tokens, "state": state}
@@ -248,6 +261,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--commit", default="not given")
     parser.add_argument("--flashmla", type=Path, help="FlashMLA's library: _flashmla_C.abi3.so of a vLLM wheel")
+    parser.add_argument("--parts", action="store_true", help="parts of the kernel too; the library must have them")
     parser.add_argument("--quick", action="store_true", help="15 and 64 tokens only")
     arguments = parser.parse_args()
     device = torch.device("cuda")
@@ -257,18 +271,18 @@ def main() -> None:
     result = environment(device, arguments.commit, "benchmark")
     result["cluster_capacity"] = list(bench.capacity)
     result["copy_bytes_per_second"] = bench.copy_bytes_per_second()
-    wanted_of_flashmla: list[dict[str, object]] = []
+    more: list[dict[str, object]] = plan_of_parts() if arguments.parts else []
     if arguments.flashmla:
         result["flashmla_library_sha256"] = hashlib.sha256(arguments.flashmla.read_bytes()).hexdigest()
         result["flashmla_relative_l2"] = bench.flashmla_error(15)
-        wanted_of_flashmla = plan_of_flashmla(arguments.quick)
+        more += plan_of_flashmla(arguments.quick)
     print(json.dumps(result, indent=1))
     measurements = []
-    for wanted in plan(arguments.quick) + wanted_of_flashmla:
+    for wanted in plan(arguments.quick) + more:
         found = bench.measure(**wanted)  # type: ignore[arg-type]
         measurements.append(asdict(found))
         print(
-            f"{found.path:7} T={found.tokens:<4} H={found.heads:<4} K={found.topk:<5} C={found.cluster} {found.state}"
+            f"{found.path:13} T={found.tokens:<4} H={found.heads:<4} K={found.topk:<5} C={found.cluster} {found.state}"
             f" {found.indices:8}{' early' if found.early_launch else ''}"
             f" {found.median_us:8.2f} us  (min {min(found.samples_us):.2f}, max {max(found.samples_us):.2f})"
         )

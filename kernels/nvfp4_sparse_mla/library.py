@@ -82,11 +82,18 @@ def load() -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     library.prime_decode_prepare.argtypes = [ctypes.POINTER(ctypes.c_int32)]
     library.prime_decode.argtypes = [ctypes.POINTER(Decode), ctypes.c_void_p]
+    if offers_parts(library):
+        library.prime_decode_part.argtypes = [ctypes.POINTER(Decode), ctypes.c_int32, ctypes.c_void_p]
     library.prime_write_rows.argtypes = [ctypes.POINTER(Write), ctypes.c_void_p]
     library.prime_unpack_rows.argtypes = [ctypes.POINTER(Unpack), ctypes.c_void_p]
     library.prime_error_text.argtypes = [ctypes.c_int]
     library.prime_error_text.restype = ctypes.c_char_p
     return library
+
+
+def offers_parts(library: ctypes.CDLL) -> bool:
+    """Whether it was built with the parts of the decode kernel that the benchmark times."""
+    return hasattr(library, "prime_decode_part")
 
 
 def check(code: int, action: str) -> None:

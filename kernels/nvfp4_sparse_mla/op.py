@@ -61,6 +61,38 @@ def _stream(device: torch.device) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
+def decode_arguments(
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    q_latent: torch.Tensor,
+    q_rope: torch.Tensor,
+    cache: torch.Tensor,
+    indices: torch.Tensor,
+    softmax_scale: float,
+    cluster_size: int,
+    early_launch: bool = False,
+) -> library.Decode:
+    """The C library's arguments of a call that has been checked."""
+    return library.Decode(
+        cache=_cache_struct(cache),
+        q_latent=q_latent.data_ptr(),
+        q_rope=q_rope.data_ptr(),
+        indices=indices.data_ptr(),
+        out=out.data_ptr(),
+        lse=lse.data_ptr(),
+        q_latent_strides=(ctypes.c_int64 * 2)(q_latent.stride(0), q_latent.stride(1)),
+        q_rope_strides=(ctypes.c_int64 * 2)(q_rope.stride(0), q_rope.stride(1)),
+        indices_stride=indices.stride(0),
+        tokens=q_latent.shape[0],
+        heads=q_latent.shape[1],
+        topk=indices.shape[1],
+        query_is_half=int(q_latent.dtype == torch.float16),
+        softmax_scale=softmax_scale,
+        early_launch=int(early_launch),
+        cluster_size=cluster_size,
+    )
+
+
 def decode_into(
     out: torch.Tensor,
     lse: torch.Tensor,
@@ -90,25 +122,8 @@ def decode_into(
     capacity = prepare(device)
     if tokens == 0:
         return
-    topk = indices.shape[1]
-    args = library.Decode(
-        cache=_cache_struct(cache),
-        q_latent=q_latent.data_ptr(),
-        q_rope=q_rope.data_ptr(),
-        indices=indices.data_ptr(),
-        out=out.data_ptr(),
-        lse=lse.data_ptr(),
-        q_latent_strides=(ctypes.c_int64 * 2)(q_latent.stride(0), q_latent.stride(1)),
-        q_rope_strides=(ctypes.c_int64 * 2)(q_rope.stride(0), q_rope.stride(1)),
-        indices_stride=indices.stride(0),
-        tokens=tokens,
-        heads=heads,
-        topk=topk,
-        query_is_half=int(q_latent.dtype == torch.float16),
-        softmax_scale=softmax_scale,
-        early_launch=int(early_launch),
-        cluster_size=cluster_size or choose_cluster(tokens, heads, topk, capacity),
-    )
+    cluster = cluster_size or choose_cluster(tokens, heads, indices.shape[1], capacity)
+    args = decode_arguments(out, lse, q_latent, q_rope, cache, indices, softmax_scale, cluster, early_launch)
     with torch.cuda.device(device):
         library.check(library.load().prime_decode(ctypes.byref(args), _stream(device)), "launching the decode kernel")
 

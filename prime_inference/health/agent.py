@@ -43,6 +43,8 @@ class Agent:
     deadline_s: float
     clear_after_s: float
     state_file: Path | None = None
+    canary: Callable[[], tuple[Finding, ...]] | None = None
+    """The last findings of the active checks, which run at a pace of their own."""
     told: list[Callable[["Agent", list[Event]], None]] = field(default_factory=list)
     """Called after each round, with what changed: the cordon, the log."""
 
@@ -82,7 +84,7 @@ class Agent:
         )
         self.faults.begin(rebooted)
         judged = findings_of(snapshot, self.last_round_at, self.baselines, self.expected)
-        self.findings = [*probes, *judged]
+        self.findings = [*probes, *judged, *(self.canary() if self.canary is not None else ())]
         self.snapshot = snapshot
         events = self.faults.take(self.findings, now)
         self.rounds += 1

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 
 from prime_inference.health.canary import Answer, Pair
+from prime_inference.health.canary_rounds import CanaryWorker
 
 PROMPT = (
     "List the first twelve prime numbers in order, separated by commas, and then say how many there are. "
@@ -21,19 +22,38 @@ class FrontendError(Exception):
     """The frontend does not say which workers it has."""
 
 
-def pairs(client: httpx.Client) -> list[Pair]:
-    """Every prefill worker with every decode worker. Raises FrontendError."""
+ROLES = {"prefill": "prefill", "backend": "decode"}
+"""Dynamo's components, and what we call them."""
+
+
+def canary_workers(client: httpx.Client) -> list[CanaryWorker]:
+    """Who the frontend says it has, and at which address. Raises FrontendError."""
     try:
         listed = client.get("/health").raise_for_status().json().get("instances") or []
-    except (httpx.HTTPError, ValueError) as error:
+        return [
+            CanaryWorker(int(each["instance_id"]), ROLES[each["component"]], _host_of(each))
+            for each in listed
+            if each["endpoint"] == "generate" and each["component"] in ROLES
+        ]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
         raise FrontendError(f"{client.base_url}/health: {type(error).__name__}: {error}") from error
 
-    def ids(component: str) -> list[int]:
-        return sorted(
-            {int(i["instance_id"]) for i in listed if (i["component"], i["endpoint"]) == (component, "generate")}
-        )
 
-    return [Pair(prefill, decode) for prefill in ids("prefill") for decode in ids("backend")]
+def _host_of(instance: dict[str, Any]) -> str:
+    """Of `{"tcp": "10.0.0.7:35499/..."}`; nothing where requests go another way."""
+    transport = instance.get("transport") or {}
+    address = transport.get("tcp", "") if isinstance(transport, dict) else ""
+    return str(address).partition("/")[0].rpartition(":")[0].strip("[]")
+
+
+def pairs(client: httpx.Client) -> list[Pair]:
+    """Every prefill worker with every decode worker. Raises FrontendError."""
+    workers = canary_workers(client)
+
+    def ids(role: str) -> list[int]:
+        return sorted({worker.instance for worker in workers if worker.role == role})
+
+    return [Pair(prefill, decode) for prefill in ids("prefill") for decode in ids("decode")]
 
 
 def ask(client: httpx.Client, model: str, pair: Pair, within_s: float) -> Answer:

@@ -28,6 +28,7 @@ def _stop_on_signals() -> threading.Event:
 def agent() -> None:
     """Watch this node (settings: PRIME_HEALTH_* environment variables)."""
     from prime_inference.health.agent import Agent, Sources  # noqa: PLC0415 - `--help` imports no driver
+    from prime_inference.health.canary_watch import CanaryWatch  # noqa: PLC0415
     from prime_inference.health.cordon import Budget  # noqa: PLC0415
     from prime_inference.health.kubernetes import Kubernetes  # noqa: PLC0415
     from prime_inference.health.out_of_rotation import OutOfRotation  # noqa: PLC0415
@@ -62,6 +63,17 @@ def agent() -> None:
         budget = Budget(settings.cordon_max_nodes, settings.cordon_max_share)
         watched.told.append(OutOfRotation(Kubernetes(server), budget))
     stop = _stop_on_signals()
+    if settings.canary_frontend is not None:
+        server = None if settings.api_server is None else str(settings.api_server)
+        asked = Kubernetes(server)
+        canary = CanaryWatch(
+            str(settings.canary_frontend),
+            settings.canary_model,
+            lambda: asked.addresses_on(settings.node, settings.canary_namespace),
+            settings.canary_interval_seconds,
+        )
+        watched.canary = canary.findings
+        canary.start(stop)
     with Page(watched, settings.host, settings.port) as page:
         typer.echo(f"health agent of {settings.node} on port {page.port}")
         watched.run(settings.interval_seconds, stop)

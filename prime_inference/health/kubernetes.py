@@ -22,6 +22,8 @@ GROUP_LABELS = (
 """By which Grove and LWS mark the pods of one multi-node worker."""
 CLIQUE_LABEL = "nvidia.com/gpu.clique"
 """Multi-node NVLink domain of a node's GPUs, written by NVIDIA's GPU feature discovery."""
+WORKERS = "prime-inference/role in (prefill,decode)"
+"""Pods of the pools, by the labels the chart gives them."""
 NODES_LABEL = "prime-inference/nodes"
 GPU_LABEL = "nvidia.com/gpu.present"
 TAINT = {"key": TAINT_KEY, "value": "true", "effect": "NoSchedule"}
@@ -90,8 +92,7 @@ class Kubernetes:
 
     def workers(self, namespace: str) -> list[WorkerPod]:
         """Pods of prefill and decode pools, by the labels the chart gives them."""
-        selector = "prime-inference/role in (prefill,decode)"
-        pods = self._ask("GET", f"/api/v1/namespaces/{namespace}/pods", params={"labelSelector": selector})
+        pods = self._ask("GET", f"/api/v1/namespaces/{namespace}/pods", params={"labelSelector": WORKERS})
         return [
             WorkerPod(
                 name=pod["metadata"]["name"],
@@ -102,6 +103,12 @@ class Kubernetes:
             )
             for pod in pods["items"]
         ]
+
+    def addresses_on(self, node: str, namespace: str) -> frozenset[str]:
+        """Of the pools' pods that run there."""
+        params = {"labelSelector": WORKERS, "fieldSelector": f"spec.nodeName={node}"}
+        pods = self._ask("GET", f"/api/v1/namespaces/{namespace}/pods", params=params)["items"]
+        return frozenset(pod["status"]["podIP"] for pod in pods if pod.get("status", {}).get("podIP"))
 
     def node_views(self) -> list[NodeView]:
         """Every node as its agent's condition and NVIDIA's clique label have it."""

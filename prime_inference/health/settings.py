@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, ValidationError, model_validator
 
 PREFIX = "PRIME_HEALTH_"
 
@@ -43,8 +43,22 @@ class HealthSettings(BaseModel):
     """No cordon while this many nodes carry our taint already."""
     cordon_max_share: float = Field(default=0.1, ge=0, le=1)
     """Nor while this share of the nodes with GPUs does."""
+    canary_frontend: HttpUrl | None = None
+    """A Dynamo frontend whose workers are asked for the canary's answer, as far as they run on this node."""
+    canary_model: str = ""
+    """The model it serves."""
+    canary_namespace: str = ""
+    """Where the workers' pods are: by it their addresses on this node are found."""
+    canary_interval_seconds: Seconds = 300.0
+    """From asking to asking: a few short answers each."""
     api_server: HttpUrl | None = None
     """Kubernetes; in a pod it is found without."""
+
+    @model_validator(mode="after")
+    def _canary_is_whole(self) -> "HealthSettings":
+        if self.canary_frontend is not None and not (self.canary_model and self.canary_namespace):
+            raise ValueError("canary_frontend needs canary_model and canary_namespace")
+        return self
 
 
 class HealthSettingsError(Exception):
@@ -62,5 +76,7 @@ def load_health_settings(environment: Mapping[str, str] | None = None) -> Health
     try:
         return HealthSettings.model_validate(given)
     except ValidationError as error:
-        lines = [f"{PREFIX}{str(item['loc'][0]).upper()}: {item['msg']}" for item in error.errors()]
+        lines = [
+            f"{PREFIX}{str(item['loc'][0]).upper() if item['loc'] else '*'}: {item['msg']}" for item in error.errors()
+        ]
         raise HealthSettingsError("; ".join(lines)) from error

@@ -162,6 +162,7 @@ class Changes:
         await self._supervisor.add(another_gateway(self._plan, name, internal))
         self.serving.gateway, self.serving.gateway_internal = name, internal
         self._publish(self.serving)
+        self._say(f"{name} serves; metrics and console are at http://127.0.0.1:{internal} now")
         await self._supervisor.remove(former, DRAIN_WITHIN_S, signal.SIGUSR1)
         return f"{former} -> {name}"
 

@@ -16,6 +16,7 @@ import yaml
 
 from gateway.telemetry.guards import GuardCollector
 from gateway.telemetry.metrics import Metrics
+from gateway.toolcalls.metrics import ToolMetrics
 from prime_inference.health.page import metrics_of
 from tests.conftest import needs_on_ci
 from tests.deploy.rendered import CHART, ROOT, has_module
@@ -113,7 +114,9 @@ def ours() -> set[str]:
     agent.round()
     names = set(re.findall(r"^# TYPE (\S+) ", metrics_of(agent), re.MULTILINE))
     guards: Any = SimpleNamespace(all=list)
-    for family in [*Metrics().registry.collect(), *GuardCollector(guards).collect()]:
+    metrics = Metrics()
+    ToolMetrics(metrics.registry)
+    for family in [*metrics.registry.collect(), *GuardCollector(guards).collect()]:
         names |= {family.name, f"{family.name}_total", f"{family.name}_bucket", f"{family.name}_count"}
     return names
 
@@ -140,6 +143,14 @@ def orphans(expressions: list[str]) -> set[str]:
         if f'"{plain.removeprefix("dynamo_frontend_")}"' not in sources[package]:
             lost.add(name)
     return lost
+
+
+def asked_for() -> set[str]:
+    """Every name in a rule or on a dashboard that no rule records."""
+    boards = [json.loads(path.read_text()) for path in sorted((CHART / "files/dashboards").glob("*.json"))]
+    queries = [t["expr"] for board in boards for panel in board["panels"] for t in panel["targets"]]
+    names = {name for query in [*queries, *(rule["expr"] for rule in rules())] for name in metric_names(query)}
+    return names - {rule["record"] for rule in rules() if "record" in rule}
 
 
 def test_every_metric_is_written_by_somebody() -> None:

@@ -65,6 +65,16 @@ def test_the_library_loads_and_offers_every_function(built: Path) -> None:
     for name in ("prime_decode", "prime_decode_prepare", "prime_write_rows", "prime_unpack_rows", "prime_error_text"):
         assert getattr(functions, name)
     assert functions.prime_compiler_version() >= 13000
+    assert not library.offers_parts(functions)  # those are the benchmark's
+
+
+@pytest.mark.slow
+def test_a_library_for_the_benchmark_offers_the_parts_as_well(tmp_path: Path) -> None:
+    if find_nvcc() is None:
+        pytest.skip("needs nvcc")
+    functions = ctypes.CDLL(str(build(tmp_path / "parts.so", ["90a"], parts=True)))
+    assert library.offers_parts(functions)
+    assert functions.prime_decode
 
 
 @pytest.mark.slow

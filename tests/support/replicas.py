@@ -142,6 +142,10 @@ class Replica:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def internal_url(self) -> str:
+        return f"http://127.0.0.1:{self._internal}"
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
@@ -226,6 +230,14 @@ class Fleet:
         write_fleet(self.folder, self.fakes, self.limit, self._site, draining)
 
     _site: SentinelSite | None = None
+
+    async def order(self, replica: int = 0, **action: object) -> dict[str, Any]:
+        """By the admin API of one replica, for all."""
+        url = f"{self.replicas[replica].internal_url}/admin/v1/actions"
+        async with self.session.post(url, json=action, headers={"authorization": f"Bearer {KEY}"}) as response:
+            answer: dict[str, Any] = await response.json()
+            assert response.status == 200, answer
+            return answer
 
     async def valkey_troubles(self) -> int:
         """Trips without an answer so far: on a starved machine that happens to a healthy Valkey too, and each lets a
@@ -349,7 +361,7 @@ async def fleet_of(
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             fake.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         write_fleet(folder, fakes, limit, site)
-        keys = {"keys": [{"name": "k", "tenant": "t", "sha256": hash_of(KEY)}]}
+        keys = {"keys": [{"name": "k", "tenant": "t", "sha256": hash_of(KEY), "scopes": ["inference", "admin"]}]}
         (folder / "keys.yaml").write_text(yaml.safe_dump(keys))
         values: dict[str, object] = {
             "FLEET_FILE": folder / "fleet.yaml", "KEYS_FILE": folder / "keys.yaml", "SECRET": "s",

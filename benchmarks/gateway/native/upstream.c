@@ -6,7 +6,8 @@
  * one JSON body with usage. With it, event k is due k gaps after the request, and is written when due, in a write of its
  * own, whatever the number of streams; an event that could not be written in time (the socket is full) is written later,
  * still by itself, and carries the time at which it was due. `nvext` and the usage chunk come when asked for, as
- * Dynamo's do. GET /stats tells what was written; any other GET is healthy, /v1/models lists one model.
+ * Dynamo's do. GET /stats tells what was written (/stats/anew: and counts the most streams at once anew), /v1/models lists
+ * one model; any other GET is healthy.
  */
 #define _GNU_SOURCE
 #include "common.h"
@@ -187,10 +188,10 @@ static void answer_get(Connection *c, const char *path) {
     char body[512] = "{\"status\":\"healthy\"}";
     if (strncmp(path, "/v1/models ", 11) == 0) {
         snprintf(body, sizeof body, "{\"object\":\"list\",\"data\":[{\"id\":\"" MODEL "\",\"object\":\"model\",\"created\":1,\"owned_by\":\"bench\"}]}");
-    } else if (strncmp(path, "/stats ", 7) == 0) {
+    } else if (strncmp(path, "/stats", 6) == 0) {
         snprintf(body, sizeof body, "{\"requests\":%ld,\"events\":%ld,\"held_back\":%ld,\"open_streams\":%ld,\"most_streams\":%ld}",
             requests, events_written, held_back, open_streams, most_streams);
-        most_streams = open_streams;
+        if (strncmp(path, "/stats/anew ", 12) == 0) most_streams = open_streams;
     }
     answer_whole(c, body);
 }

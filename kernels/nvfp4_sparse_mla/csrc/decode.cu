@@ -1,7 +1,7 @@
 // Host side of the decode kernel: one-time preparation (outside graph capture) and the launch.
 #include <cuda_runtime.h>
 
-#include "decode.cuh"
+#include "launch.cuh"
 
 namespace {
 
@@ -21,24 +21,6 @@ Choice choose(int row_bytes, bool half) {
   return row_bytes == kFp8RowBytes ? choose<Fp8Rows>(half) : choose<Nvfp4Rows>(half);
 }
 
-cudaLaunchConfig_t configure(const Choice& choice, int cluster, dim3 clusters, cudaLaunchAttribute (&attribute)[2],
-                             bool early, void* stream) {
-  attribute[0].id = cudaLaunchAttributeClusterDimension;
-  attribute[0].val.clusterDim.x = cluster;
-  attribute[0].val.clusterDim.y = 1;
-  attribute[0].val.clusterDim.z = 1;
-  attribute[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(cluster, clusters.y, clusters.z);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = choice.shared_bytes;
-  config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = attribute;
-  config.numAttrs = early ? 2 : 1;
-  return config;
-}
-
 }  // namespace
 
 // Readies the current device for both row formats. capacity[c]: clusters of c CTAs that run at once, 0 where none.
@@ -50,7 +32,7 @@ extern "C" int prime_decode_prepare(int32_t capacity[kMaxCluster + 1]) {
     if (error != cudaSuccess) return error;
     for (int c = 1; c <= kMaxCluster; ++c) {
       cudaLaunchAttribute attribute[2];
-      const cudaLaunchConfig_t config = configure(choice, c, dim3(1), attribute, false, nullptr);
+      const cudaLaunchConfig_t config = configure(choice.shared_bytes, c, dim3(1), attribute, false, nullptr);
       int clusters = 0;
       error = cudaOccupancyMaxActiveClusters(&clusters, choice.kernel, &config);
       if (error != cudaSuccess) return error;
@@ -67,11 +49,8 @@ extern "C" int prime_decode(const PrimeDecode* args, void* stream) {
   const Choice choice = choose(args->cache.row_bytes, args->query_is_half);
   cudaLaunchAttribute attribute[2];
   const cudaLaunchConfig_t config =
-      configure(choice, args->cluster_size, clusters, attribute, args->early_launch, stream);
-  PrimeDecode copy = *args;
-  const int stages = (args->topk + kStageKeys - 1) / kStageKeys;
-  copy.stages_each = stages / args->cluster_size;
-  copy.stages_over = stages % args->cluster_size;
+      configure(choice.shared_bytes, args->cluster_size, clusters, attribute, args->early_launch, stream);
+  PrimeDecode copy = with_stages(*args);
   void* arguments[] = {&copy};
   return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(choice.kernel), arguments);
 }

@@ -60,6 +60,14 @@ struct Shared {
   static_assert(kBytes <= 232448, "sm_90 gives a CTA 227 KiB");
 };
 
+// Kernels that stop early, for the benchmark's account of where the time goes (parts.cu).
+enum class Part {
+  kWhole,
+  kLaunch,  // barriers, and the cluster's own
+  kGather,  // and the selected rows into shared memory, unread
+  kScores,  // and scores, weights and unpacked values; no weights times values, no merge
+};
+
 struct Work {
   int token, head, rank, cluster, first_stage, stages;
 };
@@ -469,7 +477,7 @@ __device__ inline void merge(const PrimeDecode& args, const Work& work, uint32_t
 }
 
 // kHalf: fp16 queries rather than bf16.
-template <class Rows, bool kHalf>
+template <class Rows, bool kHalf, Part kPart = Part::kWhole>
 __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_constant__ PrimeDecode args) {
   using S = Shared<Rows>;
   extern __shared__ __align__(128) uint8_t shared_memory[];
@@ -502,21 +510,42 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   wait_for_kernel_ahead();
   // On its way while barriers are set up: the query for key warps, the first stages' indices for gather warps.
   const int gather = warp - kKeyWarps - kValueWarps;
-  RawQuery<kHalf> query;
+  RawQuery<kHalf> raw_query;
   FirstRows first_rows;
   if (warp < kKeyWarps) {
-    query.fetch(args, work.token, work.head, warp, lane);
+    raw_query.fetch(args, work.token, work.head, warp, lane);
   } else if (gather >= 0) {
     first_rows.row = gather_index(args, work, 0, gather, lane);
     first_rows.next_row = gather_index(args, work, 1, gather, lane);
   }
   __syncthreads();
+  if constexpr (kPart == Part::kLaunch) {
+    cluster_arrive();
+    cluster_wait();
+    return;
+  }
+  if constexpr (kPart == Part::kGather) {
+    if (warp < kKeyWarps) {
+      for (int stage = warp / 2; stage < work.stages; stage += kPairs) {
+        barrier_wait(smem + S::kRawFull + 8 * (stage % Rows::kSlots), (stage / Rows::kSlots) & 1);
+        warp_arrive(smem + S::kRawEmpty + 8 * (stage % Rows::kSlots), lane);
+      }
+      if (raw_query.latent[0][0].x == 0xFFFFFFFFu) args.lse[0] = 0.0f;  // NaNs: no query has them, but its load stays
+    } else if (gather >= 0) {
+      gather_warp<Rows>(args, work, smem, gather, lane, first_rows);
+    }
+    __syncwarp();
+    cluster_arrive();
+    cluster_wait();
+    return;
+  }
   if (warp < kKeyWarps) {
     take_registers<kKeyRegisters>();
-    key_warp<Rows, kHalf>(args, work, query, smem, warp, lane);
+    key_warp<Rows, kHalf>(args, work, raw_query, smem, warp, lane);
     __syncwarp();
     cluster_arrive();  // this CTA's ring is dead: peers may write to it
     cluster_wait();    // every thread of a cluster must, though only value warps need to know
+    if constexpr (kPart == Part::kScores) return;
     if (warp * work.cluster + work.rank >= kUnits) return;
     // Nothing is sent to a CTA beyond what it waits for here, so it may leave when it is done.
     barrier_wait(smem + S::kMergeFull, 0);
@@ -529,12 +558,12 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
     for (int stage = 0; stage < work.stages; ++stage) {
       const int buffer = stage % kPairs;
       barrier_wait(smem + S::kValuesFull + 8 * buffer, (stage / kPairs) & 1);
-      accumulate<Rows>(partial, at, buffer);
+      if constexpr (kPart != Part::kScores) accumulate<Rows>(partial, at, buffer);
       warp_arrive(smem + S::kValuesEmpty + 8 * buffer, lane);
     }
     if (kSanitized) cluster_arrive();
     cluster_wait();
-    send_partial<Rows>(partial, work, smem, value_warp, lane);
+    if constexpr (kPart != Part::kScores) send_partial<Rows>(partial, work, smem, value_warp, lane);
   } else {
     give_registers<kGatherRegisters>();
     gather_warp<Rows>(args, work, smem, gather, lane, first_rows);

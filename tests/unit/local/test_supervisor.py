@@ -95,3 +95,51 @@ async def test_a_proxy_of_the_environment_is_not_asked_for_what_is_here(
             supervisor = Supervisor([serving("one", port)], state, Seen())
             await supervisor.start()
             await supervisor.stop()
+
+
+async def test_processes_come_and_go_while_the_others_are_watched(tmp_path: Path) -> None:
+    state, seen = StateDir(tmp_path / "state"), Seen()
+    one, two = free_ports(2)
+    with state.locked():
+        supervisor = Supervisor([serving("one", one)], state, seen)
+        await supervisor.start()
+        watching = asyncio.create_task(supervisor.watch())
+        await supervisor.add(serving("two", two))
+        assert set(supervisor.living()) == {"one", "two"}
+        pid = supervisor.living()["two"]
+        assert await supervisor.remove("two", within_s=5)
+        assert ("two", Phase.LEAVING) in seen.phases
+        assert ("two", Phase.RESTARTING) not in seen.phases
+        assert not psutil.pid_exists(pid)
+        first = supervisor.living()["one"]
+        await supervisor.replace_in_place("one", within_s=15)
+        assert supervisor.living()["one"] != first
+        assert not watching.done()
+        watching.cancel()
+        await supervisor.stop()
+
+
+async def test_one_that_cannot_start_is_told_and_the_others_stay(tmp_path: Path) -> None:
+    state = StateDir(tmp_path / "state")
+    one, two = free_ports(2)
+    with state.locked():
+        supervisor = Supervisor([serving("one", one)], state, Seen())
+        await supervisor.start()
+        with pytest.raises(StartFailed, match="two did not start"):
+            await supervisor.add(serving("two", two, code="raise SystemExit('no room')"))
+        assert set(supervisor.living()) == {"one"}
+        assert set(supervisor.children) == {"one"}
+        await supervisor.stop()
+
+
+async def test_one_that_does_not_end_in_time_is_killed_and_that_is_said(tmp_path: Path) -> None:
+    state = StateDir(tmp_path / "state")
+    one, two = free_ports(2)
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SERVER
+    with state.locked():
+        supervisor = Supervisor([serving("one", one)], state, Seen())
+        await supervisor.start()
+        await supervisor.add(serving("two", two, code=deaf))
+        assert not await supervisor.remove("two", within_s=0.5)
+        assert set(supervisor.living()) == {"one"}
+        await supervisor.stop()
