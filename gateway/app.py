@@ -1,8 +1,11 @@
 """The two applications of a gateway process: the public API and the internal listener."""
 
 import asyncio
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -13,6 +16,7 @@ from gateway.admin import api as admin
 from gateway.admin.desk import AdminDesk
 from gateway.api import generate, health, internal, models
 from gateway.api.direct import Direct
+from gateway.api.document import document_of
 from gateway.api.request import Endpoint
 from gateway.console import page as console
 from gateway.envelope import Envelope
@@ -31,6 +35,11 @@ from gateway.state import GatewayState
 from gateway.telemetry.guards import GuardCollector
 from gateway.telemetry.metrics import Metrics
 from gateway.toolcalls.desk import ToolDesk
+
+if TYPE_CHECKING:
+    from gateway.telemetry.spans import Tracing
+
+LAST_SPANS_S = 5.0
 
 API_PREFIX = "/api/v1"
 
@@ -54,6 +63,9 @@ async def gateway_state(settings: GatewaySettings) -> AsyncIterator[GatewayState
         tools = ToolDesk(metrics.registry)
         stack.push_async_callback(tools.close)
         state = GatewayState(settings, snapshot, metrics, upstream, guards, settle_stream, tools)
+        if settings.otlp_endpoint is not None:
+            state.tracing = _tracing(settings.otlp_endpoint, settings.trace_ratio)
+            stack.push_async_callback(_flushed, state.tracing)
         await guards.follow(snapshot)
         tools.follow(snapshot.fleet)
         metrics.registry.register(GuardCollector(guards))
@@ -65,6 +77,21 @@ async def gateway_state(settings: GatewaySettings) -> AsyncIterator[GatewayState
         hearing = asyncio.create_task(state.orders.run(settings.reload_seconds), name="orders-watch")
         stack.push_async_callback(_stopped, hearing)
         yield state
+
+
+def _tracing(endpoint: str, ratio: float) -> "Tracing":
+    from gateway.telemetry.spans import Tracing  # noqa: PLC0415 - an optional extra, and nothing to load when off
+
+    return Tracing.exporting_to(endpoint, ratio)
+
+
+async def _flushed(tracing: "Tracing") -> None:
+    """What is left goes to the collector, as far as it answers soon."""
+    closing = threading.Thread(target=tracing.close, name="last-spans", daemon=True)
+    closing.start()
+    until = time.monotonic() + LAST_SPANS_S
+    while closing.is_alive() and time.monotonic() < until:  # noqa: ASYNC110 - a thread sets no event of ours
+        await asyncio.sleep(0.05)
 
 
 async def _stopped(task: asyncio.Task[None]) -> None:
@@ -84,6 +111,7 @@ def public_app(state: GatewayState) -> FastAPI:
     app.include_router(generate.router, prefix=API_PREFIX, tags=["generation"])
     app.include_router(models.router, prefix=API_PREFIX, tags=["models"])
     app.include_router(health.router, tags=["health"])
+    app.openapi = document_of(app, API_PREFIX)  # type: ignore[method-assign]
     posts = {f"{API_PREFIX}/{endpoint.value}": answer for endpoint, answer in generate.ANSWERS.items()}
     # Middleware added later is further out: the envelope is around this.
     app.add_middleware(Direct, posts=posts, on_error=_api_error)

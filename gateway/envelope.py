@@ -38,7 +38,9 @@ class Envelope:
         try:
             await self._app(scope, receive, send_with_id)
         except Exception:
-            logger.exception("unhandled error", extra={"request_id": request_id, "path": scope["path"]})
+            # The route and not the path, which may hold whatever a client puts there.
+            route = state.get("route") or getattr(scope.get("route"), "path", None)
+            logger.exception("unhandled error", extra={"request_id": request_id, "route": route})
             if started:
                 raise
             error = Internal("Something went wrong on our side; the request id finds it in our logs.")

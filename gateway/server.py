@@ -25,7 +25,7 @@ from gateway.app import gateway_state, internal_app, public_app
 from gateway.listener import protocol_with
 from gateway.settings import GatewaySettings
 from gateway.state import GatewayState
-from gateway.telemetry.logs import configure_logging
+from gateway.telemetry.logs import configure_logging, log_loop_error
 
 logger = logging.getLogger("gateway")
 
@@ -153,6 +153,7 @@ async def serve(settings: GatewaySettings) -> None:
         public = server_for(public_api, settings.header_timeout_seconds)
         internal = server_for(internal_app(state), settings.header_timeout_seconds)
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(log_loop_error)
         spare_the_collector()
 
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -5,10 +5,11 @@ An unknown variable with that prefix stops the start: a typo must not silently b
 
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "PRIME_GATEWAY_"
@@ -71,7 +72,25 @@ class GatewaySettings(BaseSettings):
     """A whole request."""
     drain_seconds: Seconds = 30.0
     """After SIGTERM, running requests may finish for this long."""
+    otlp_endpoint: str | None = None
+    """Where spans go, the whole URL (`http://collector:4318/v1/traces`). Needs the extra `otel`. Without it there are none."""
+    trace_ratio: float = Field(default=1.0, ge=0.0, le=1.0)
+    """The share of requests with a span; one whose client sent a `traceparent` follows that."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @model_validator(mode="after")
+    def _spans_can_be_made(self) -> Self:
+        names = ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+        if self.otlp_endpoint is not None and not all(_importable(name) for name in names):
+            raise ValueError("otlp_endpoint needs a gateway that was installed with the extra `otel`")
+        return self
+
+
+def _importable(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 class SettingsError(Exception):
@@ -89,5 +108,7 @@ def load_settings(environment: Mapping[str, str] | None = None) -> GatewaySettin
     try:
         return GatewaySettings.model_validate(given)
     except ValidationError as error:
-        lines = [f"{PREFIX}{str(item['loc'][0]).upper()}: {item['msg']}" for item in error.errors()]
+        lines = [
+            f"{PREFIX}{str(item['loc'][0] if item['loc'] else '').upper()}: {item['msg']}" for item in error.errors()
+        ]
         raise SettingsError("; ".join(lines)) from error

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
@@ -24,6 +25,9 @@ from gateway.settings import GatewaySettings
 from gateway.telemetry.metrics import Metrics
 from gateway.toolcalls.desk import ToolDesk
 
+if TYPE_CHECKING:
+    from gateway.telemetry.spans import Tracing
+
 
 @dataclass
 class GatewayState:
@@ -40,6 +44,7 @@ class GatewayState:
     """Set at SIGTERM: no new requests, not ready."""
     shutdown: Shutdown = field(default_factory=Shutdown)
     """Comes when draining has taken too long: running streams end with an error event."""
+    tracing: "Tracing | None" = None
     settlements: int = 0
     """Requests being answered now."""
 

@@ -53,6 +53,7 @@ class Direct:
         if answer is None:
             await self._app(scope, receive, send)
             return
+        scope.setdefault("state", {})["route"] = scope["path"]
         request = DirectRequest(scope, receive)
         try:
             response = await answer(request)

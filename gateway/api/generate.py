@@ -62,6 +62,8 @@ ANSWERS = {
 async def generate(request: Request, endpoint: Endpoint) -> Response:
     state = state_of(request)
     settlement = state.settlement(endpoint.value, request.scope["state"]["request_id"])
+    if state.tracing is not None:
+        settlement.span = state.tracing.begin(endpoint.value, request.headers)
     try:
         return await _answer(state, request, endpoint, settlement)
     except ApiError as error:
@@ -94,6 +96,9 @@ async def _answer(state: GatewayState, request: Request, endpoint: Endpoint, set
         tenant_salt=salt_of(caller.tenant, state.secret),
         stream=parsed.stream,
     )
+    if settlement.span is not None:
+        settlement.span.asked(parsed.stream, parsed.most_answer_tokens)
+        headers |= settlement.span.headers
     terms = terms_of(request.headers, caller.priority, parsed.stream, state.settings)
     prompt_tokens = state.sessions.prompt_tokens(session, len(raw))
     if model.context_tokens is not None:
@@ -174,6 +179,7 @@ async def _unary(
         reader_for(served.request),
         deadline=terms.deadline,
         deadline_is_ours=terms.deadline_is_ours,
+        most_tokens=served.request.most_answer_tokens,
     )
     answer = await unary(reading, presence, state.shutdown, terms.deadline)
     presence.close()

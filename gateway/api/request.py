@@ -53,22 +53,29 @@ class GenerationRequest:
     """The whole body as the client sent it."""
 
     @property
-    def answer_tokens(self) -> int:
-        """What the answer is reckoned at before it is known, for the key's tokens a minute."""
+    def most_answer_tokens(self) -> int | None:
+        """The client's own limit, where it states one."""
         for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
             most = self.fields.get(name)
             if isinstance(most, int) and not isinstance(most, bool) and most > 0:
-                return min(most, MAX_ANSWER_TOKENS)
-        return USUAL_ANSWER_TOKENS
+                return most
+        return None
+
+    @property
+    def answer_tokens(self) -> int:
+        """What the answer is reckoned at before it is known, for the key's tokens a minute."""
+        return min(self.most_answer_tokens or USUAL_ANSWER_TOKENS, MAX_ANSWER_TOKENS)
 
     def upstream_body(self) -> bytes:
-        """The body for a Dynamo frontend: the client's, with usage and timing always asked for."""
+        """The body for a Dynamo frontend: the client's, with usage and timing always asked for; of a chat or text stream
+        with every chunk, so that the first says what the prefill had to compute, and one that is cut what it used."""
         fields = {name: value for name, value in self.fields.items() if name not in GATEWAY_ONLY_FIELDS}
         if self.endpoint not in WITH_EXTENSION:
             # These always say what was used, and know nothing of `nvext`.
             return _encoder.encode(fields)
         if self.stream:
             fields["stream_options"] = {**(self.fields.get("stream_options") or {}), "include_usage": True}
+            fields["stream_options"]["continuous_usage_stats"] = True
         fields["nvext"] = {"extra_fields": ["timing"]}
         return _encoder.encode(fields)
 

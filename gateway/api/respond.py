@@ -74,8 +74,8 @@ async def opened(opening: Opening, presence: Presence, within_s: float) -> None:
         # Also cancelled here: nobody else would end what is opening, or has just opened.
         opening.cancel()
         if (stream := _just_opened(opening)) is not None:
-            stream.close()
             stream.ticket.close(Ending.CLIENT_GONE)
+            stream.close()
         raise
 
 
@@ -211,12 +211,13 @@ class EventStream(Response):
             self._exchange.failed(outcome)
             return
         editor = stream.editor
-        if editor.ending is not StreamEnd.COMPLETE or outcome is Outcome.INTERNAL_ERROR:
-            stream.close()
         if editor.usage is not None:
             stream.ticket.correct(editor.usage.uncached_tokens)
         stream.ticket.close(_ending_of(editor, self._interruption, outcome))
         self._exchange.ended(outcome, editor.usage, editor.timing, stream.target.deployment.name)
+        # Last, since closing a connection may fail.
+        if editor.ending is not StreamEnd.COMPLETE or outcome is Outcome.INTERNAL_ERROR:
+            stream.close()
 
 
 def _ending_of(editor: Editor, interruption: Interruption, outcome: Outcome) -> Ending:

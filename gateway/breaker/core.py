@@ -52,7 +52,7 @@ class BreakerSettings:
     jitter_percent: int = 20
     probe_passes: int = 3
     probe_hold_ms: int = 10_000
-    """First-event timeout of a short synthetic prompt, with room for a cold engine."""
+    """For the whole answer to a short synthetic prompt, with room for a cold engine."""
     ramp_step_ms: int = 2_000
     forgive_ms: int = 60_000
     """Closed this long, the next opening starts again with the first cooldown."""

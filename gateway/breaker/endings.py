@@ -22,6 +22,8 @@ class Ending(StrEnum):
     UPSTREAM_REFUSED_US = "upstream_refused_us"
     """401 or 403 from our own upstream: a wrong configuration here. An alarm, and no reason to move traffic."""
     CLIENT_GONE = "client_gone"
+    TOO_LITTLE_TIME = "too_little_time"
+    """The client's deadline came before the deployment's own time was up: no proof of anything."""
 
 
 COUNTED = frozenset(

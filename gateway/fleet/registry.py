@@ -46,6 +46,9 @@ DEFAULT_TOKENS = 4_000_000
 DEFAULT_PREFILL_TOKENS_PER_SECOND = 2000
 """The slowest rate at which a prompt under load is still worth waiting for: a million tokens in eight minutes."""
 
+DEFAULT_DECODE_TOKENS_PER_SECOND = 10
+"""The slowest one answer may be written and still be of use: slower than people read."""
+
 DEFAULT_LIMIT = Weight(DEFAULT_REQUESTS, DEFAULT_TOKENS)
 
 HostPort = Annotated[str, Field(pattern=r"^[^\s:]+:[0-9]{1,5}$")]
@@ -105,6 +108,8 @@ class DeploymentEntry(_Closed):
     """Gets no new requests."""
     prefill_tokens_per_second: int = Field(default=DEFAULT_PREFILL_TOKENS_PER_SECOND, gt=0)
     """By which the wait for the first event grows, and a prefill left behind by its client is reckoned."""
+    decode_tokens_per_second: float = Field(default=DEFAULT_DECODE_TOKENS_PER_SECOND, gt=0)
+    """The slowest one answer is written: by which the wait for a whole answer grows with its `max_tokens`."""
 
 
 class ToolsEntry(_Closed):
@@ -175,6 +180,7 @@ class Deployment:
     draining: bool = False
     """Itself or its site."""
     prefill_tokens_per_second: int = DEFAULT_PREFILL_TOKENS_PER_SECOND
+    decode_tokens_per_second: float = DEFAULT_DECODE_TOKENS_PER_SECOND
 
 
 @dataclass(frozen=True)
@@ -230,6 +236,7 @@ def fleet_of(parsed: FleetFile) -> Fleet:
             overflow=entry.overflow,
             draining=entry.draining or entry.site in draining,
             prefill_tokens_per_second=entry.prefill_tokens_per_second,
+            decode_tokens_per_second=entry.decode_tokens_per_second,
         )
         for entry in parsed.deployments
     }

@@ -13,5 +13,6 @@ nothing. Nothing here waits for Valkey longer than the trip budget of a request.
     guards.py       the sites of the present snapshot
     gate.py         a request's way past them
     ticket.py       what an attempt holds
+    doubts.py       attempts that say nothing by themselves, cleared up by a probe
     refusals.py     a refusal in OpenAI's words
 """

@@ -85,6 +85,7 @@ class Gate:
             entered_at=time.monotonic(),
             prefill_s=prefill_s,
             first_event_s=self._first_event_s + prefill_s,
+            token_s=1 / deployment.decode_tokens_per_second,
             tell=self._closed,
         )
 

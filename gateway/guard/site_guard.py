@@ -10,6 +10,7 @@ from gateway.admission import Admission, AdmissionStore, LeaseSettings, MemoryAd
 from gateway.admission.valkey_store import ValkeyAdmissionStore
 from gateway.breaker import BreakerSettings, BreakerStore, Ending, MemoryBreakerStore, SharedBreakers
 from gateway.breaker.valkey_store import ValkeyBreakerStore
+from gateway.guard.doubts import Doubts
 from gateway.site.valkey_store import SiteAddress, SiteValkey
 
 logger = logging.getLogger("gateway.guard")
@@ -49,6 +50,7 @@ class SiteGuard:
             lease_store = MemoryAdmissionStore(settings.lease, _clock_ms)
         self.breakers = SharedBreakers(breaker_store, settings.breaker, deployments, send_probe)
         self.admission = Admission(lease_store, settings.lease, headroom=settings.headroom)
+        self.doubts = Doubts(send_probe, settings.breaker.probe_hold_ms / 1000, self.breakers.report)
         self.deployments = deployments
         self.tasks_failed = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -66,6 +68,7 @@ class SiteGuard:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.doubts.close()
         await self.admission.leave()
         if self.valkey is not None:
             await self.valkey.close()

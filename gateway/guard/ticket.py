@@ -6,6 +6,9 @@ from gateway.admission import Grant
 from gateway.breaker import Ending, Permit
 from gateway.guard.site_guard import SiteGuard
 
+LEFT_WAITING_S = 5.0
+"""A client that left after its prefill's time and this long again without having heard anything may have had cause."""
+
 Closed = Callable[[str, Ending], None]
 """Told the deployment and the ending of each attempt."""
 
@@ -13,7 +16,17 @@ Closed = Callable[[str, Ending], None]
 class Ticket:
     """Closed by the first `close`; never waits, so it is safe in any `finally`."""
 
-    __slots__ = ("_closed", "_entered_at", "_grant", "_guard", "_permit", "_prefill_s", "_tell", "first_event_s")
+    __slots__ = (
+        "_closed",
+        "_entered_at",
+        "_grant",
+        "_guard",
+        "_permit",
+        "_prefill_s",
+        "_tell",
+        "first_event_s",
+        "token_s",
+    )
 
     def __init__(
         self,
@@ -24,6 +37,7 @@ class Ticket:
         entered_at: float,
         prefill_s: float,
         first_event_s: float,
+        token_s: float,
         tell: Closed,
     ) -> None:
         self._guard = guard
@@ -35,6 +49,8 @@ class Ticket:
         self._closed = False
         self.first_event_s = first_event_s
         """How long the first event may take."""
+        self.token_s = token_s
+        """And each token of the answer after it."""
 
     @property
     def deployment(self) -> str:
@@ -52,5 +68,9 @@ class Ticket:
         self._closed = True
         left_s = 0.0 if left_at is None else max(0.0, self._entered_at + self._prefill_s - left_at)
         self._guard.admission.release(self._grant, prefill_left_s=left_s)
-        self._guard.breakers.report(self._permit, ending)
+        waited_s = 0.0 if left_at is None else left_at - self._entered_at - self._prefill_s
+        if ending is Ending.TOO_LITTLE_TIME or waited_s > LEFT_WAITING_S:
+            self._guard.doubts.raised(self._permit)
+        else:
+            self._guard.breakers.report(self._permit, ending)
         self._tell(self._permit.deployment, ending)

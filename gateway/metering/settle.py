@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import Callable
 from enum import StrEnum
+from typing import Protocol
 
 import msgspec
 
@@ -59,6 +60,17 @@ class SettleRecord(msgspec.Struct, frozen=True):
     duration_seconds: float
 
 
+class RequestSpan(Protocol):
+    """A trace's view of the request (telemetry/spans.py), ended with its record."""
+
+    @property
+    def headers(self) -> dict[str, str]: ...
+
+    def asked(self, stream: bool, most_tokens: int | None) -> None: ...
+
+    def end(self, record: "SettleRecord") -> None: ...
+
+
 class Settlement:
     """A request's account while it runs. Fields fill up on the way; `close` writes the record once."""
 
@@ -78,6 +90,7 @@ class Settlement:
         self.usage: Usage | None = None
         self.timing: dict[str, object] | None = None
         self._first_event_s: float | None = None
+        self.span: RequestSpan | None = None
         metrics.in_flight.labels(endpoint).inc()
 
     def first_event(self) -> None:
@@ -118,4 +131,6 @@ class Settlement:
             duration_seconds=duration,
         )
         logger.info("request", extra={**msgspec.structs.asdict(record), "timing": self.timing})
+        if self.span is not None:
+            self.span.end(record)
         self._keep(record)

@@ -10,6 +10,8 @@ class Usage(NamedTuple):
     completion_tokens: int
     cached_tokens: int
     reasoning_tokens: int
+    cached_known: bool = True
+    """False while the engine has not said how much of the prompt it found."""
 
     @property
     def uncached_tokens(self) -> int:
@@ -24,10 +26,12 @@ class Usage(NamedTuple):
 def usage_of(body: dict[str, Any]) -> Usage:
     """Read an OpenAI `usage` object; details that the engine leaves out count as 0."""
     prompt_details = body.get("prompt_tokens_details") or {}
+    cached = prompt_details.get("cached_tokens")
     completion_details = body.get("completion_tokens_details") or {}
     return Usage(
         prompt_tokens=int(body.get("prompt_tokens") or 0),
         completion_tokens=int(body.get("completion_tokens") or 0),
-        cached_tokens=int(prompt_details.get("cached_tokens") or 0),
+        cached_tokens=int(cached or 0),
         reasoning_tokens=int(completion_details.get("reasoning_tokens") or 0),
+        cached_known=cached is not None,
     )

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -38,6 +38,12 @@ MAX_ATTEMPTS = 3
 """Attempts a request may make in all: enough to leave a dead frontend and a dead deployment behind, few enough that a
 request every deployment refuses does not multiply its load."""
 
+USUAL_LONG_ANSWER_TOKENS = 4096
+"""What an answer without a stated limit is reckoned at when a deployment that has not answered is judged."""
+
+REPLY_MARGIN_S = 0.02
+"""An attempt ends this much before the request's deadline, so that its end is its own and the client still hears of it."""
+
 DRAIN_TIMEOUT_S = 1.0
 """After `[DONE]` the frontend has only its last chunk marker to send."""
 
@@ -59,6 +65,7 @@ class OpenStream:
     _answer: UpstreamAnswer
     _splitter: EventSplitter
     first_event_at: float = field(default_factory=time.monotonic)
+    _corrected: bool = False
 
     async def batches(self) -> AsyncIterator[bytes]:
         """What to send, one item a read from upstream: all events that the read completed."""
@@ -66,6 +73,8 @@ class OpenStream:
         try:
             while not editor.closed and (data := await self._answer.read()):
                 batch = b"".join(map(editor.feed, self._splitter.feed(data)))
+                if not self._corrected:
+                    self.correct()
                 if batch:
                     yield batch
             if not editor.closed:
@@ -76,6 +85,13 @@ class OpenStream:
             yield editor.fail(UpstreamErrorEvent(502, failed.message), StreamEnd.TRUNCATED)
         except EventTooLarge as error:
             yield editor.fail(UpstreamErrorEvent(502, str(error)))
+
+    def correct(self) -> None:
+        """The ticket's weight, as soon as the engine has said what it found and what it had to compute."""
+        usage = self.editor.usage
+        if usage is not None and usage.cached_known:
+            self._corrected = True
+            self.ticket.correct(usage.uncached_tokens)
 
     async def finish(self) -> None:
         """After the last byte has gone to the client: read the end of the body, so that the connection can serve another
@@ -93,6 +109,29 @@ class OpenStream:
 
     def close(self) -> None:
         self._answer.close()
+
+
+class Allowance(NamedTuple):
+    """What an attempt may take, and what it says of the deployment if it takes longer."""
+
+    seconds: float
+    late: Ending
+
+
+def whole_answer_allowance(
+    ticket: Ticket, left_s: float, most_tokens: int | None, *, deadline_is_ours: bool
+) -> Allowance:
+    """For an answer that comes whole, so that nothing is heard before its last token. `left_s` to the request's deadline.
+
+    The deployment is owed the time of a first event and that of its tokens at the slowest pace. Where the client states
+    how many it wants at most, the attempt ends then, and another deployment may have what time is left. A client that
+    gives less is no proof against the deployment (Ending.TOO_LITTLE_TIME)."""
+    owed_s = ticket.first_event_s + (most_tokens or USUAL_LONG_ANSWER_TOKENS) * ticket.token_s
+    left_s = max(0.0, left_s - REPLY_MARGIN_S)
+    if most_tokens is not None and owed_s <= left_s:
+        return Allowance(owed_s, Ending.FIRST_EVENT_TIMEOUT)
+    blamed = deadline_is_ours or owed_s <= left_s
+    return Allowance(left_s, Ending.FIRST_EVENT_TIMEOUT if blamed else Ending.TOO_LITTLE_TIME)
 
 
 class Attempts:
@@ -128,12 +167,14 @@ class Attempts:
                     raise _failure_of_event(editing.error)
                 if editing.began:
                     answer.begun()
-                    if editing.usage is not None:
-                        ticket.correct(editing.usage.uncached_tokens)
-                    return OpenStream(target, first, editing, ticket, answer, splitter)
+                    stream = OpenStream(target, first, editing, ticket, answer, splitter)
+                    stream.correct()
+                    return stream
             raise AttemptFailed(Cause.EMPTY, "the deployment answered 200 without an event")
 
-        return await self._first(headers, body, begin, lambda ticket: ticket.first_event_s)
+        return await self._first(
+            headers, body, begin, lambda ticket: Allowance(ticket.first_event_s, Ending.FIRST_EVENT_TIMEOUT)
+        )
 
     async def unary(
         self,
@@ -143,9 +184,10 @@ class Attempts:
         *,
         deadline: float,
         deadline_is_ours: bool,
+        most_tokens: int | None,
     ) -> UnaryAnswer:
-        """The first whole answer before `deadline` (monotonic). Raises the ApiError that the client gets. A deployment
-        that misses the client's own deadline has done no wrong: a client in a hurry must not open its breaker."""
+        """The first whole answer before `deadline` (monotonic), of `most_tokens` where the client limits it. Raises the
+        ApiError that the client gets."""
 
         async def begin(target: Target, answer: UpstreamAnswer, ticket: Ticket) -> UnaryAnswer:
             parts: list[bytes] = []
@@ -159,16 +201,18 @@ class Attempts:
             ticket.close(Ending.SUCCEEDED)
             return UnaryAnswer(whole, target)
 
-        late = Ending.FIRST_EVENT_TIMEOUT if deadline_is_ours else Ending.CLIENT_GONE
-        return await self._first(headers, body, begin, lambda _: deadline - time.monotonic(), late, deadline)
+        def allowance(ticket: Ticket) -> Allowance:
+            left_s = deadline - time.monotonic()
+            return whole_answer_allowance(ticket, left_s, most_tokens, deadline_is_ours=deadline_is_ours)
+
+        return await self._first(headers, body, begin, allowance, deadline - REPLY_MARGIN_S)
 
     async def _first(
         self,
         headers: dict[str, str],
         body: bytes,
         begin: Begin[Began],
-        timeout_of: Callable[[Ticket], float],
-        late: Ending = Ending.FIRST_EVENT_TIMEOUT,
+        allowance_of: Callable[[Ticket], Allowance],
         deadline: float = math.inf,
     ) -> Began:
         failures: list[AttemptFailed] = []
@@ -188,7 +232,7 @@ class Attempts:
                         full.append(target)
                 else:
                     try:
-                        return await self._attempt(target, ticket, headers, body, begin, timeout_of(ticket), late)
+                        return await self._attempt(target, ticket, headers, body, begin, allowance_of(ticket))
                     except AttemptFailed as failed:
                         failures.append(failed)
             if not waiting and full and self._patience_s > 0:
@@ -204,8 +248,7 @@ class Attempts:
         headers: dict[str, str],
         body: bytes,
         begin: Begin[Began],
-        timeout_s: float,
-        late: Ending,
+        allowance: Allowance,
     ) -> Began:
         """Raises AttemptFailed where another may do better. The ticket is closed unless an answer began."""
         self.made += 1
@@ -213,12 +256,12 @@ class Attempts:
         ending: Ending | None = Ending.CLIENT_GONE
         left_at: float | None = None
         try:
-            with Limit(timeout_s):
+            with Limit(allowance.seconds):
                 answer = await self._upstream.post(f"{target.frontend}/v1/{self._path}", headers, body)
                 begun = await begin(target, answer, ticket)
             ending = None
         except TimeoutError as error:
-            ending = late
+            ending = allowance.late
             self._report(target, Cause.FIRST_EVENT_TIMEOUT)
             raise AttemptFailed(Cause.FIRST_EVENT_TIMEOUT, "no first event in time") from error
         except AttemptFailed as failed:
@@ -234,9 +277,10 @@ class Attempts:
         finally:
             # Whatever ends the attempt closes its connection and its ticket, also a client that left or a bug of ours.
             if ending is not None:
+                # The ticket first: closing a connection may fail.
+                ticket.close(ending, left_at=left_at)
                 if answer is not None:
                     answer.close()
-                ticket.close(ending, left_at=left_at)
         self._report(target, None)
         return begun
 

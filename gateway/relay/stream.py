@@ -2,6 +2,7 @@
 
 Events are forwarded byte for byte but for this closed list (docs/api.md):
 - the usage chunk is kept back when the client did not ask for it (the gateway always asks, to meter),
+- the usage beside a chunk's choices is taken out (the gateway asks for it, to know early),
 - a chunk's `nvext` (Dynamo's own extension) is taken out,
 - an upstream error, in any of the shapes Dynamo gives it, becomes one OpenAI error event,
 - a stream that ends without a finish reason gets an error event: an SDK takes a stream that just ends for a success,
@@ -21,6 +22,7 @@ from gateway.metering.usage import Usage, usage_of
 from gateway.relay.sse import DONE, data_of, event_of, field_of
 
 _FINISH_MARK = re.compile(rb'"finish_reason"\s*:\s*"')
+_RUNNING_USAGE = re.compile(rb',"usage":(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
@@ -48,9 +50,11 @@ class Editor(Protocol):
 
     began: bool
     ending: StreamEnd | None
-    usage: Usage | None
     timing: dict[str, Any] | None
     error: UpstreamErrorEvent | None
+
+    @property
+    def usage(self) -> Usage | None: ...
 
     @property
     def closed(self) -> bool: ...
@@ -73,7 +77,8 @@ class StreamEditor:
         self._done = False
         self.began = False
         self.ending: StreamEnd | None = None
-        self.usage: Usage | None = None
+        self._usage: Usage | None = None
+        self._running_usage = b""
         self.timing: dict[str, Any] | None = None
         self.error: UpstreamErrorEvent | None = None
 
@@ -81,6 +86,18 @@ class StreamEditor:
     def closed(self) -> bool:
         """Nothing more will be forwarded."""
         return self._done
+
+    @property
+    def usage(self) -> Usage | None:
+        """The latest. Read only when somebody asks: most streams send hundreds."""
+        if self._running_usage:
+            running, self._running_usage = self._running_usage, b""
+            try:
+                self._usage = usage_of(_decode(running))
+            except (AttributeError, TypeError, ValueError):
+                # Numbers that are none: what was known before stands, and closing a stream must not fail on it.
+                return self._usage
+        return self._usage
 
     def feed(self, event: bytes) -> bytes:
         """The bytes to send for this event: the event itself, an edited one, or nothing."""
@@ -93,6 +110,8 @@ class StreamEditor:
             return self.fail(UpstreamErrorEvent(502, data.decode(errors="replace")[:500]))
         if data == DONE:
             return self.end()
+        if b'"usage":{' in data and b'"choices":[]' not in data:
+            event, data = self._without_running_usage(event, data)
         if not self._needs_a_look(data):
             return event
         edited = self._look(event, data)
@@ -119,6 +138,15 @@ class StreamEditor:
         self.error = error
         self.ending = ending
         return self._error_event(error) + event_of(DONE)
+
+    def _without_running_usage(self, event: bytes, data: bytes) -> tuple[bytes, bytes]:
+        """Cut out as bytes; where it is not written as Dynamo writes it, `_look` finds it."""
+        found = _RUNNING_USAGE.search(data)
+        if found is None:
+            return event, data
+        self._running_usage = found[1]
+        data = data[: found.start()] + data[found.end() :]
+        return event_of(data), data
 
     def _needs_a_look(self, data: bytes) -> bool:
         if not self._identity:
@@ -151,7 +179,7 @@ class StreamEditor:
 
     def _forward(self, event: bytes, chunk: dict[str, Any], choices: list[Any]) -> bytes:
         if isinstance(chunk.get("usage"), dict):
-            self.usage = usage_of(chunk["usage"])
+            self._usage, self._running_usage = usage_of(chunk["usage"]), b""
             if not self._forward_usage:
                 if not choices:
                     self._take_extension(chunk)

@@ -145,12 +145,14 @@ def _response_error(error: UpstreamErrorEvent) -> dict[str, Any]:
 
 
 def messages_usage(usage: dict[str, Any], known: Usage | None = None) -> Usage:
-    """Anthropic counts what was read from the cache, and what was written to it, beside the input and not within it."""
+    """Anthropic counts what was read from the cache, and what was written to it, beside the input and not within it.
+    Dynamo's first event guesses the input from its length and says nothing of the cache."""
+    told = "cache_read_input_tokens" in usage
     cached = _count(usage, "cache_read_input_tokens")
     prompt = _count(usage, "input_tokens") + cached + _count(usage, "cache_creation_input_tokens")
     if known is not None and not prompt:
-        prompt, cached = known.prompt_tokens, known.cached_tokens
-    return Usage(prompt, _count(usage, "output_tokens"), cached, 0)
+        prompt, cached, told = known.prompt_tokens, known.cached_tokens, known.cached_known
+    return Usage(prompt, _count(usage, "output_tokens"), cached, 0, told)
 
 
 def _usage_of_message_event(body: dict[str, Any], known: Usage | None) -> Usage | None:

@@ -57,6 +57,9 @@ class SiteAddress:
     tls: bool = False
 
 
+SCRIPT_HEADER = "#!lua flags=allow-oom\n"
+
+
 class Script:
     """Lua text and the digest Valkey knows it by."""
 
@@ -71,7 +74,11 @@ class Script:
         Our scripts overwrite a few small keys; refusing them when other data has filled the memory would free none.
         """
         body = "\n".join(files(package).joinpath(name).read_text() for package, name in parts)
-        return cls("#!lua flags=allow-oom\n" + body)
+        return cls(SCRIPT_HEADER + body)
+
+
+KNOCK = Script(SCRIPT_HEADER + "return 1")
+"""A Valkey that is full, read-only or without its replicas answers PING and refuses scripts: this is refused then, too."""
 
 
 class SiteValkey:
@@ -114,7 +121,7 @@ class SiteValkey:
                 continue
             await asyncio.sleep(self.link.probe_due_in_s(time.monotonic()))
             try:
-                await self._bounded(lambda: self._command("PING"), self._patience.request_s)
+                await self._bounded(lambda: self._evaluate(KNOCK, [], []), self._patience.request_s)
             except SiteUnavailable:
                 continue
 

@@ -1,5 +1,8 @@
 """Structured logs: one JSON object a line on standard error. No prompt, no answer and no key is ever logged.
 
+An exception's own text may quote what it choked on, which may be any of these: what is logged of one is its type and the
+code it came through.
+
 A line a request is made on the request path, so it costs little: what nobody reads (the caller's place in the source,
 names of threads and processes) is not looked up, a line is encoded in one go, and the lines of one turn of the event loop
 leave in one write.
@@ -10,12 +13,16 @@ import json
 import logging
 import sys
 import time
+import traceback
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import msgspec
 
 MANY_BYTES = 64 * 1024
 """Lines held before they are written whatever the event loop does."""
+
+logger = logging.getLogger("gateway")
 
 _KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 _encode = msgspec.json.Encoder(enc_hook=str).encode
@@ -45,8 +52,8 @@ class JsonLines:
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if record.exc_info:
-            shown["exc_info"] = _plain.formatException(record.exc_info)
+        if record.exc_info and record.exc_info[1] is not None:
+            shown["exc_info"] = "\n".join(_told(record.exc_info[1], set()))
         if record.stack_info:
             shown["stack_info"] = record.stack_info
         for name, value in record.__dict__.items():
@@ -109,7 +116,24 @@ class LineHandler(logging.Handler):
             self.release()
 
 
-_plain = logging.Formatter()
+def _told(error: BaseException, seen: set[int]) -> Iterator[str]:
+    """What came before it first, as Python prints it."""
+    seen.add(id(error))
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if before is not None and id(before) not in seen:
+        yield from _told(before, seen)
+        yield "then:"
+    yield "".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__
+    for inner in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+        if id(inner) not in seen:
+            yield "of it:"
+            yield from _told(inner, seen)
+
+
+def log_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """In place of the event loop's own, which prints the objects that an error went through."""
+    error = context.get("exception")
+    logger.error("an error reached the event loop" if error else context["message"], exc_info=error)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

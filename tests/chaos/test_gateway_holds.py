@@ -199,14 +199,18 @@ async def test_a_deployment_that_dies_in_mid_stream_costs_error_events_and_never
     async with fleet_of(tmp_path, site, limit=100) as fleet:
         bad, _ = fleet.fakes
         bad.mode = Mode.DIES
-        finals = await fleet.load(clients=9, seconds=3)
+        # Longer than the first cooldown: its probes begin to be answered too, and must not let it back.
+        finals = await fleet.load(clients=9, seconds=9)
         fleet.judge_nothing_lost_or_doubled(finals, but=[End.ERROR_EVENT])
         told = [each for each in finals if each.end is End.ERROR_EVENT]
         arrived = {each.request_id for each in bad.real()}
         print(f"{len(finals)} requests, {len(told)} ended with an error event, {len(arrived)} reached the dying one")
         assert {each.request_id for each in told} == arrived
         fifth = sorted(each.ended for each in bad.real())[4]
-        assert bad.real(fifth + 1.0 + lags(fleet)) == [], "the breaker did not open everywhere"
+        assert bad.real(fifth + 1.0 + lags(fleet)) == [], "the breaker did not open everywhere, or closed again"
+        probes = [each for each in bad.arrivals if each.is_probe]
+        print(f"{len(probes)} probes of it died as well")
+        assert probes
 
 
 async def test_a_busy_deployment_is_passed_over_and_its_breaker_stays_closed(

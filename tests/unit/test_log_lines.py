@@ -54,7 +54,7 @@ def test_an_error_holds_its_traceback() -> None:
     except KeyError:
         logger_to(out).exception("failed", extra={"object": object})
     (line,) = out.lines()
-    assert "KeyError: 'lost'" in line["exc_info"]
+    assert line["exc_info"].endswith("KeyError"), "and not its text, which may quote a prompt"
     assert line["object"] == str(object)
 
 

@@ -17,7 +17,7 @@ def chat(**fields: Any) -> bytes:
 
 def test_usage_and_timing_are_always_asked_for_upstream() -> None:
     body = json.loads(parse(chat(stream=True), Endpoint.CHAT).upstream_body())
-    assert body["stream_options"] == {"include_usage": True}
+    assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
     assert body["nvext"] == {"extra_fields": ["timing"]}
 
 

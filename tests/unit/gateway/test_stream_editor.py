@@ -118,3 +118,46 @@ def test_a_completions_error_event_has_the_text_shape() -> None:
     editor = StreamEditor(forward_usage=True)
     editor.feed(event_of(b'{"id":"c","object":"text_completion","choices":[{"index":0,"text":"a"}]}'))
     assert b'"text":""' in editor.end()
+
+
+def running(text: str, count: int, finish: str | None = None, **more: object) -> bytes:
+    """A chunk as Dynamo sends it when asked for usage all along."""
+    usage = {"prompt_tokens": 9, "completion_tokens": count, "prompt_tokens_details": {"cached_tokens": 4}}
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
+    body = {"id": "c1", "choices": [choice], "model": "m", "usage": usage, **more}
+    return event_of(json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+@pytest.mark.parametrize(
+    ("forward_usage", "separators"), [(False, (",", ":")), (True, (",", ":")), (False, (", ", ": "))]
+)
+def test_usage_beside_choices_is_taken_out_and_known_from_the_first_chunk(
+    forward_usage: bool, separators: tuple[str, str]
+) -> None:
+    editor = StreamEditor(forward_usage=forward_usage)
+    tricky = 'é ,"usage":{"prompt_tokens":1} }'
+    events = [running("a", 1), running(tricky, 2), running("", 3, "stop", nvext={"timing": {"ttft_ms": 1}})]
+    if separators != (",", ":"):
+        events = [event_of(json.dumps(json.loads(each[6:]), separators=separators).encode()) for each in events]
+    sent = []
+    for count, event in enumerate(events, 1):
+        sent.append(editor.feed(event))
+        assert editor.usage == Usage(9, count, 4, 0)
+    chunks = [json.loads(each[6:]) for each in sent]
+    assert all("usage" not in each and "nvext" not in each for each in chunks)
+    assert chunks[1]["choices"][0]["delta"]["content"] == tricky
+    if separators == (",", ":"):
+        text = json.dumps(tricky, ensure_ascii=False).encode()
+        whole = b'data: {"id":"c1","choices":[{"index":0,"delta":{"content":' + text
+        assert sent[1] == whole + b'},"finish_reason":null}],"model":"m"}\n\n'
+    assert editor.feed(usage_chunk()) == (usage_chunk() if forward_usage else b"")
+    assert editor.feed(DONE) == DONE
+    assert editor.usage == Usage(9, 2, 4, 0)
+
+
+def test_usage_that_is_no_usage_is_forgotten() -> None:
+    editor = StreamEditor(forward_usage=False)
+    editor.feed(running("a", 1))
+    assert editor.usage == Usage(9, 1, 4, 0)
+    editor.feed(running("b", 2).replace(b'"completion_tokens":2', b'"completion_tokens":"x"'))
+    assert editor.usage == Usage(9, 1, 4, 0)
