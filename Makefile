@@ -56,7 +56,11 @@ verify-deploy: $(VENV)/.test ## the chart alone (part of test-fast): lint, rende
 
 .PHONY: test-e2e
 test-e2e: $(VENV)/.test ## tests against the real stack: vLLM prefill and decode behind Dynamo, started once
-	$(BIN)/python -m pytest -m "e2e and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -m "e2e and not gpu and not live" $(ARGS)
+
+.PHONY: test-live
+test-live: $(VENV)/.test ## the longer tests against real engines: sharded tier over two ranks, KV compared to the byte
+	$(BIN)/python -m pytest -m "e2e and live" $(ARGS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "prime-inference local stack needs Python 3.11; set PYTHON=")'

@@ -18,7 +18,7 @@ from prime_inference.local.options import DEFAULT_MODEL
 from tests.conftest import needs_on_ci
 from tests.support.tiny_mla import make_tiny_mla
 
-pytestmark = [pytest.mark.e2e]
+pytestmark = [pytest.mark.e2e, pytest.mark.live]
 
 RANKS = 2
 SENTENCES = 48

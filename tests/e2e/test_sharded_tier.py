@@ -23,7 +23,7 @@ from tests.conftest import needs_on_ci
 from tests.support.stack import Stack, running_stack
 from tests.support.tiny_mla import make_tiny_mla
 
-pytestmark = [pytest.mark.e2e, pytest.mark.faults]
+pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.live]
 
 RANKS = 2
 CHUNK_TOKENS = 256
