@@ -4,7 +4,7 @@ vLLM calls `register` in the worker's main process and in each engine process, p
 changed but by PRIME_* variables: those hosts have cores to spare for polling, and latency counts there.
 """
 
-from prime_inference.engine.busy_wait import sleep_while_waiting
+from prime_inference.engine.busy_wait import wait_to_be_told
 from prime_inference.engine.cpu_norm import register_norms
 from prime_inference.engine.cpu_seeds import rewind_seeded_generators
 from prime_inference.engine.nixl_spin import let_progress_thread_sleep
@@ -24,7 +24,7 @@ def register() -> None:
     name_tier_connectors()
     let_progress_thread_sleep()
     if current_platform.is_cpu():
-        sleep_while_waiting()
+        wait_to_be_told()
         register_norms()
         rewind_seeded_generators()
 

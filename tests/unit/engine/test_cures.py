@@ -1,11 +1,12 @@
 """The cures of the engine processes, on stand-ins of what they patch; the real parts are met in tests/e2e."""
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from prime_inference.engine.busy_wait import sleep_while_waiting
+from prime_inference.engine.busy_wait import BUSY_LOOK_MS, BUSY_S, IDLE_LOOK_MS, wait_to_be_told
 from prime_inference.engine.cpu_norm import PROVIDER, register_norms
 from prime_inference.engine.cpu_seeds import rewind_seeded_generators
 from prime_inference.engine.nixl_spin import patch_bindings
@@ -26,10 +27,27 @@ def test_nixls_progress_thread_sleeps_and_all_else_is_passed_on() -> None:
     assert bindings.nixlAgentConfig.__mro__[1] is StockConfig
 
 
-def test_waiting_sleeps() -> None:
-    broadcast = SimpleNamespace(sched_yield=None)
-    sleep_while_waiting(broadcast)
+def test_readers_wait_to_be_told_and_look_by_themselves_often_while_messages_come() -> None:
+    class Condition:
+        def __init__(self) -> None:
+            self.last_read, self.busy_loop_s, self.waits = time.monotonic(), 1.0, list[tuple[float, int | None]]()
+
+        def wait(self, timeout_ms: int | None = None) -> None:
+            self.waits.append((self.busy_loop_s, timeout_ms))
+
+    broadcast = SimpleNamespace(sched_yield=None, SpinCondition=Condition)
+    for _ in range(2):  # a second time changes nothing
+        wait_to_be_told(broadcast)
     broadcast.sched_yield()
+    reader = Condition()
+    for timeout_ms in (5000, None, 2):
+        reader.wait(timeout_ms)
+    reader.last_read -= 2 * BUSY_S
+    for timeout_ms in (5000, None, 2):
+        reader.wait(timeout_ms)
+    assert all(busy < 0 for busy, _ in reader.waits)
+    looks = [timeout_ms for _, timeout_ms in reader.waits]
+    assert looks == [BUSY_LOOK_MS, BUSY_LOOK_MS, 2, IDLE_LOOK_MS, IDLE_LOOK_MS, 2]
 
 
 @pytest.mark.slow
@@ -38,6 +56,7 @@ def test_what_the_cures_patch_exists_in_the_pinned_packages() -> None:
     assert "pthrDelay" in dir(nixl.nixlBind.nixlAgentConfig)
     broadcast = pytest.importorskip("vllm.distributed.device_communicators.shm_broadcast")
     assert callable(broadcast.sched_yield)
+    assert callable(broadcast.SpinCondition.wait)
     runner = pytest.importorskip("vllm.v1.worker.cpu_model_runner").CPUModelRunner
     assert callable(runner._sample)
     assert callable(runner._bookkeeping_sync)
