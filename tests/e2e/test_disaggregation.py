@@ -72,7 +72,11 @@ def test_the_router_sends_a_known_prefix_where_it_lies_and_the_engine_finds_it(r
         assert time.monotonic() < deadline, second
     assert first["usage"]["prompt_tokens_details"]["cached_tokens"] < BLOCK_TOKENS * 2
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["prompt_tokens"] - BLOCK_TOKENS
-    assert second["choices"][0]["message"]["content"] == first["choices"][0]["message"]["content"]
+    # Not the first's text: what is computed behind a cached prefix has other shapes, and these texts have near ties
+    # (docs/kv.md; tests/e2e/test_kv_bytes.py compares the bytes).
+    third = real_stack.chat(text, temperature=0).raise_for_status().json()
+    assert third["usage"]["prompt_tokens_details"] == second["usage"]["prompt_tokens_details"]
+    assert third["choices"][0]["message"]["content"] == second["choices"][0]["message"]["content"]
 
 
 def test_a_settle_record_of_each_request_lies_in_valkey(real_stack: Stack) -> None:
