@@ -15,16 +15,19 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.fleet.registry import FleetFile, load_fleet
-from gateway.settings import load_settings
+from gateway.fleet.registry import DeploymentEntry, FleetFile, ModelEntry, load_fleet
+from gateway.settings import GatewaySettings, load_settings
 from prime_inference.engine.tool_settings import Parsing, tool_arguments
 from prime_inference.health.settings import load_health_settings
 from prime_inference.kv.l2.settings import parse_settings
 from prime_inference.kv.server import adapter_of
 from tests.conftest import needs_on_ci
 from tests.deploy.rendered import (
+    ELSEWHERE,
     PRESETS,
     ROOT,
+    SHAPES,
+    WITH_ALL,
     Container,
     containers,
     has_module,
@@ -45,11 +48,17 @@ READ_ELSEWHERE = {
 }
 
 LMCACHE = ("python3", "-m", "prime_inference.kv.server")
+FILES_READ = (
+    ("policy.yaml", "router_policy"),
+    ("mooncake.json", "mooncake_configuration"),
+    ("planner.json", "planner"),
+)
+"""Files of ConfigMaps, and who reads them (tests/deploy/engine_parsers.py)."""
 
 PARSERS_WITHIN_S = 500
 
 
-@pytest.fixture(params=PRESETS)
+@pytest.fixture(params=SHAPES)
 def preset(request: pytest.FixtureRequest) -> str:
     needs_on_ci(helm_binary() is not None, "helm")
     return str(request.param)
@@ -70,7 +79,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     needs_on_ci(all(has_module(name) for name in ("dynamo.vllm", "vllm", "lmcache")), "the local stack's packages")
     folder = tmp_path_factory.mktemp("parsers")
     items: dict[str, dict[str, Any]] = {}
-    for preset in PRESETS:
+    for preset in SHAPES:
         for container in workers(preset):
             items[f"{preset}:{container.where}"] = {"kind": "worker", "argv": container.command[3:]}
         for container in of(preset, *LMCACHE):
@@ -79,7 +88,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         for document in rendered(preset):
             if document["kind"] != "ConfigMap":
                 continue
-            for name, kind in (("policy.yaml", "router_policy"), ("mooncake.json", "mooncake_configuration")):
+            for name, kind in FILES_READ:
                 if name in document["data"]:
                     path = folder / f"{preset}-{name}"
                     path.write_text(document["data"][name])
@@ -90,6 +99,15 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     good = items[next(key for key in items if key.endswith("decode/main"))]["argv"]
     items["wrong flag"] = {"kind": "worker", "argv": [*good, "--tensor-parralel-size", "4"]}
     items["wrong value"] = {"kind": "worker", "argv": [*good, "--kv-cache-dtype", "nvfp5"]}
+    graph = next(d for d in rendered(WITH_ALL) if d["kind"] == "DynamoGraphDeployment")
+    items["the planner's graph"] = {"kind": "planner_roles", "argv": [json.dumps(graph)]}
+    planner = next(item["argv"][0] for key, item in items.items() if key.endswith(":planner.json"))
+    typo, crossed = folder / "typo.json", folder / "crossed.json"
+    given = json.loads(Path(planner).read_text())
+    typo.write_text(json.dumps(given | {"max_gpu_budgett": 1}))
+    crossed.write_text(json.dumps(given | {"decode_scale_down_kv_rate": 99}))
+    items["wrong planner key"] = {"kind": "planner", "argv": [str(typo)]}
+    items["wrong planner value"] = {"kind": "planner", "argv": [str(crossed)]}
     wrong = folder / "wrong.yaml"
     wrong.write_text("default_policy_family: standard\nbusy_worker_ratio: 2\n")
     items["wrong policy"] = {"kind": "router_policy", "argv": [str(wrong)]}
@@ -118,7 +136,18 @@ def test_the_programs_accept_every_rendered_command_line(answers: dict[str, dict
 
 @pytest.mark.slow
 def test_a_wrong_flag_value_or_policy_would_be_refused(answers: dict[str, dict[str, Any]]) -> None:
-    assert all("error" in answers[what] for what in ("wrong flag", "wrong value", "wrong policy"))
+    wrong = {what: answer for what, answer in answers.items() if what.startswith("wrong")}
+    assert len(wrong) == 5
+    assert all("error" in answer for answer in wrong.values()), wrong
+
+
+@pytest.mark.slow
+def test_the_planner_reads_its_file_and_finds_the_pools(answers: dict[str, dict[str, Any]]) -> None:
+    (read,) = [answer for where, answer in answers.items() if where.endswith(":planner.json")]
+    assert read == {"target": "load", "gpus": 48, "prefill_gpus": 8, "decode_gpus": 4, "least": [1, 1]}
+    assert answers["the planner's graph"] == {"prefill": ["prefill", 1], "decode": ["decode", 4]}
+    arguments = [c.command for c in containers(rendered(WITH_ALL)) if "dynamo.planner" in c.command]
+    assert arguments == [["python3", "-m", "dynamo.planner", "--config", "/etc/prime/planner/planner.json"]]
 
 
 @pytest.mark.slow
@@ -164,7 +193,7 @@ def gflags(binary: str) -> frozenset[str]:
 
 def test_mooncakes_programs_know_their_flags(preset: str) -> None:
     found = [c for c in containers(rendered(preset)) if c.command and c.command[0].startswith("mooncake_")]
-    assert bool(found) == (preset == "glm-5.3-gb200")
+    assert bool(found) == preset.startswith("glm-5.3-gb200")
     if not found:
         return
     needs_on_ci(has_module("mooncake"), "mooncake")
@@ -182,6 +211,23 @@ def test_the_gateway_accepts_its_environment(preset: str) -> None:
     settings = load_settings({name: value or "from-a-secret" for name, value in container.environment.items()})
     assert settings.internal_port == 8001
     assert container.command == ["gateway"]
+
+
+SETTINGS_NOT_IN_THE_CHART = {"listen_fd": "a socket handed over between processes of one machine"}
+FLEET_KEYS_NOT_IN_THE_CHART = {
+    "created": "shown by /models only",
+    "valkey": "a site's own: the chart's Sentinels serve all",
+}
+
+
+def test_the_chart_offers_every_setting_of_the_gateway_and_every_key_of_the_fleet(tmp_path: Path) -> None:
+    needs_on_ci(helm_binary() is not None, "helm")
+    (container,) = [c for c in containers(rendered(WITH_ALL)) if c.where.endswith("prime-gateway/gateway")]
+    told = {name.removeprefix("PRIME_GATEWAY_").lower() for name in container.environment}
+    assert set(GatewaySettings.model_fields) - told == set(SETTINGS_NOT_IN_THE_CHART)
+    fleet = yaml.safe_load(fleet_text(WITH_ALL, tmp_path / "models"))
+    for entry, shown in ((DeploymentEntry, fleet["deployments"]), (ModelEntry, fleet["models"])):
+        assert set(entry.model_fields) - set().union(*shown) <= set(FLEET_KEYS_NOT_IN_THE_CHART)
 
 
 def test_the_health_agent_accepts_its_environment(preset: str) -> None:
@@ -253,7 +299,7 @@ def test_the_fleet_file_is_one_the_gateway_reads(preset: str, tmp_path: Path) ->
     assert all(site.valkey is not None for site in FleetFile.model_validate(yaml.safe_load(path.read_text())).sites)
     for model in fleet.models.values():
         for deployment in model.deployments:
-            assert set(deployment.frontends) <= services
+            assert set(deployment.frontends) <= services | {ELSEWHERE}
 
 
 PACKAGES = {
@@ -292,7 +338,7 @@ def test_every_environment_variable_is_read_by_a_pinned_package() -> None:
     needs_on_ci(helm_binary() is not None and has_module("vllm"), "helm and the local stack's packages")
     unread = {
         name: container.where
-        for preset in PRESETS
+        for preset in SHAPES
         for container in containers(rendered(preset))
         for name in container.environment
         # Each of these two is loaded by its own settings object above.
