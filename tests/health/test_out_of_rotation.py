@@ -150,7 +150,7 @@ def test_the_agents_page_says_what_it_found(cluster: Cluster) -> None:
         assert client.get("/healthz").status_code == 200
         said = client.get("/v1/node").json()
         assert (said["schema"], said["state"], said["faults"][0]["entity"]) == (1, "failed", "mlx5_0/1")
-        assert 'prime_health_node_state{state="failed"} 1' in client.get("/metrics").text
+        assert 'prime_health_node_state{node="node-a",state="failed"} 1.0' in client.get("/metrics").text
         assert client.get("/nothing").status_code == 404
 
 
