@@ -98,6 +98,16 @@ def metrics_of(agent: Agent) -> str:
         "Questions to a source, by how they ended.",
         [({"source": name, "ending": end.value}, n) for (name, end), n in sorted(agent.probe_endings.items())],
     )
+    if agent.kubernetes_told is not None:
+        metric(
+            "prime_health_kubernetes_told",
+            "gauge",
+            "1 for how the last word to Kubernetes ended.",
+            [
+                ({"told": told}, float(told == agent.kubernetes_told))
+                for told in ("written", "over_budget", "unreachable")
+            ],
+        )
     metric("prime_health_rounds_total", "counter", "Rounds of checks.", [({}, agent.rounds)])
     metric(
         "prime_health_last_round_timestamp_seconds",
