@@ -37,6 +37,12 @@ def blocks(language: str) -> list[str]:
     return [line for block in found for line in block.splitlines() if line.strip()]
 
 
+def orders() -> list[str]:
+    """Every order to a gateway in the runbooks and on the page of operations."""
+    inline = re.findall(r"`(admin actions [^`]+)`", (ROOT / "docs/operations.md").read_text())
+    return [line for line in blocks("sh") if line.startswith("admin actions")] + inline
+
+
 def queries() -> list[str]:
     """Fenced queries, and what stands in the text as code and begins like a metric of ours or an engine's."""
     inline = re.findall(r"`((?:prime_|prime:|vllm:|dynamo_|kube_)[^`]+)`", RUNBOOKS.read_text())
