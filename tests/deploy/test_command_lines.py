@@ -9,14 +9,17 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import typer
 import yaml
 
 from gateway.fleet.registry import DeploymentEntry, FleetFile, ModelEntry, load_fleet
 from gateway.settings import GatewaySettings, load_settings
+from prime_inference.cli import COMMANDS_GROUP, build
 from prime_inference.engine.tool_settings import Parsing, tool_arguments
 from prime_inference.health.settings import load_health_settings
 from prime_inference.kv.l2.settings import parse_settings
@@ -237,6 +240,31 @@ def test_the_health_agent_accepts_its_environment(preset: str) -> None:
         settings = load_health_settings({name: value or "a-node" for name, value in container.environment.items()})
         assert settings.port == 9464
         assert container.command == ["health", "agent"]
+
+
+def test_our_command_line_accepts_what_the_images_are_told(preset: str) -> None:
+    """The images of gateway and agent begin with `prime-inference`."""
+    ours = [
+        c for c in containers(rendered(preset)) if re.search(r"/(gateway|agent)[:@]", c.spec["image"]) and c.command
+    ]
+    program = typer.main.get_command(build(list(entry_points(group=COMMANDS_GROUP)), None))
+    told = set()
+    for container in ours:
+        if container.command[0] == "python3":
+            continue
+        words, command = list(container.command), cast("Any", program)
+        while hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        command.make_context(container.where, words)
+        told.add(" ".join(container.command[:2]) if container.command[0] == "health" else container.command[0])
+    agents = set() if preset == "local" else {"health agent", "health fleet"}
+    assert told == {"gateway"} | agents
+
+
+def test_the_planners_image_is_of_the_pinned_dynamo() -> None:
+    needs_on_ci(helm_binary() is not None, "helm")
+    (container,) = [c for c in containers(rendered(WITH_ALL)) if "dynamo.planner" in c.command]
+    assert f"ai-dynamo=={container.spec['image'].rpartition(':')[2]}" in (ROOT / "requirements/gpu.txt").read_text()
 
 
 def fleet_text(preset: str, models: Path) -> str:
