@@ -3,16 +3,19 @@ run is run (tests/local/test_runbooks.py); the rest is read by what it is for: h
 
 import re
 import shlex
+import subprocess
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
+from gateway.accounts.keys import Scope, load_keys
 from gateway.admin.actions import ACTION
 from prime_inference.cli import COMMANDS_GROUP, build
 from tests.conftest import needs_on_ci
-from tests.deploy.rendered import PRESETS, has_module, helm_binary, pods, rendered, template
+from tests.deploy.rendered import PRESETS, ROOT, has_module, helm_binary, pods, rendered, template
 from tests.deploy.runbook import blocks, orders, queries, sections
 from tests.deploy.test_alerts import orphans, rules
 
@@ -120,3 +123,21 @@ def assert_selects(selector: str, documents: list[dict[str, Any]]) -> None:
         return
     wanted = dict(part.split("=") for part in selector.split(",")).items()
     assert any(wanted <= have.items() for have in labels), selector
+
+
+def test_the_key_that_the_page_of_operations_makes_is_one_the_gateway_takes(tmp_path: Path) -> None:
+    lines = (ROOT / "docs/operations.md").read_text().splitlines()
+    make = [line for line in lines if line.startswith(("ADMIN_KEY=", "printf 'keys:"))]
+    assert len(make) == 2
+    run = subprocess.run(
+        ["bash", "-euc", "\n".join([*make, 'printf %s "$ADMIN_KEY"'])],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    caller = load_keys(tmp_path / "keys.yaml").caller_of(run.stdout)
+    assert caller is not None
+    assert caller.scopes == {Scope.ADMIN}
