@@ -75,6 +75,6 @@ def agent_of(
     name: str = "node-a",
     state_file: Path | None = None,
     clear_after_s: float = 60.0,
-    deadline_s: float = 5.0,
+    deadline_s: float = 60.0,
 ) -> Agent:
     return Agent(name, Sources(node, node, node, node), node, deadline_s, clear_after_s, state_file)
