@@ -8,8 +8,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +183,9 @@ def test_every_rank_finds_the_server_that_is_its_own() -> None:
 def test_one_server_over_all_shards_is_still_what_is_not_sharded_gets() -> None:
     needs_on_ci(helm_binary() is not None, "helm")
     run = template("glm-5.3-b300", "--set", "deployments.b300.prefill.lmcache.sharded=false")
-    found = [c for c in containers(list(filter(None, yaml.safe_load_all(run.stdout)))) if tuple(c.command[:3]) == LMCACHE]
+    found = [
+        c for c in containers(list(filter(None, yaml.safe_load_all(run.stdout)))) if tuple(c.command[:3]) == LMCACHE
+    ]
     assert [len(parse_settings(**json.loads(c.command[3])).shards) for c in found] == [8]
     assert '"TierConnector"' in run.stdout
     assert "ShardedTierConnector" not in run.stdout

@@ -249,7 +249,7 @@ def test_eight_prefill_context_ranks_are_eight_ranks_with_one_list_of_blocks(mod
 def test_the_scheduler_counts_a_blocks_tokens_once_whatever_the_prefill_context() -> None:
     """It is told of one prefill-context rank, where it divides blocks among decode-context ranks: that is what makes the
     KV the same on all of them, and each rank's block number the scheduler's."""
-    import vllm.v1.core.sched.scheduler as scheduler
+    from vllm.v1.core.sched import scheduler
 
     assert "pcp_world_size=1," in inspect.getsource(scheduler.Scheduler.__init__)
 
