@@ -31,6 +31,8 @@ def worker(argv: list[str]) -> dict[str, Any]:
 
     protocol = make_kv_connector_protocol(copy.copy(Settings(transfer)))
     mode = dynamo.disaggregation_mode
+    if engine.prefill_context_parallel_size > 1:
+        accept_prefill_context(engine)
     return {
         "mode": getattr(mode, "value", mode),
         "tensor": engine.tensor_parallel_size,
@@ -44,6 +46,33 @@ def worker(argv: list[str]) -> dict[str, Any]:
         "parsers": [dynamo.dyn_tool_call_parser, dynamo.dyn_reasoning_parser, engine.reasoning_parser],
         "structural_tag": dynamo.structural_tag,
     }
+
+
+def accept_prefill_context(engine: Any) -> None:
+    """vLLM's own check of prefill context parallelism, which it makes when the model runner starts, for a model of sparse
+    latent attention as GLM-5.3 is. Raises what vLLM raises."""
+    from types import SimpleNamespace
+
+    from vllm.config import CUDAGraphMode
+    from vllm.v1.worker.gpu.pcp_manager import PCPManager
+
+    mode = engine.compilation_config.cudagraph_mode
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(
+            prefill_context_parallel_size=engine.prefill_context_parallel_size,
+            decode_context_parallel_size=engine.decode_context_parallel_size,
+            pipeline_parallel_size=engine.pipeline_parallel_size,
+            dcp_comm_backend=engine.dcp_comm_backend,
+        ),
+        model_config=SimpleNamespace(
+            use_mla=True, is_encoder_decoder=False, hf_text_config=SimpleNamespace(index_topk=2048)
+        ),
+        lora_config=None,
+        speculative_config=None,
+        # What vLLM takes when nothing is said.
+        compilation_config=SimpleNamespace(cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE if mode is None else mode),
+    )
+    PCPManager.validate_config(config, supports_mm_inputs=False)
 
 
 def frontend(argv: list[str]) -> dict[str, Any]:

@@ -207,6 +207,21 @@ def test_a_wrong_value_fails_with_a_sentence_that_names_the_key(setting: str, wo
     assert words in run.stderr
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("prefill.parallel.data=8,deployments.b300.prefill.parallel.prefillContext=1", "sharded needs parallel.data 1"),
+        ("prefill.nodes=2,deployments.b300.prefill.gpusPerNode=4", "sharded needs parallel.data 1 and nodes 1"),
+        ("drainSeconds=1800,valkeySpec.shards=7", "sharded has 8 ranks: set valkeySpec.shards"),
+    ],
+)
+def test_servers_of_ranks_that_cannot_be_are_refused(settings: str, words: str) -> None:
+    needs_on_ci(helm_binary() is not None, "helm")
+    run = template("glm-5.3-b300", "--set", f"deployments.b300.{settings}")
+    assert run.returncode != 0
+    assert words in run.stderr
+
+
 def test_without_a_preset_the_chart_says_where_to_start() -> None:
     needs_on_ci(helm_binary() is not None, "helm")
     run = helm("template", "prime", str(CHART))

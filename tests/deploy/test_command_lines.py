@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
 from importlib.metadata import entry_points
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -100,6 +101,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
             argv = [str(folder / f"{preset}-policy.yaml") if "/policy.yaml" in a else a for a in container.command[3:]]
             items[f"{preset}:{container.where}"] = {"kind": "frontend", "argv": argv}
     good = items[next(key for key in items if key.endswith("decode/main"))]["argv"]
+    whole = items[next(key for key in items if key.startswith("glm-5.3-b300") and key.endswith("prefill/main"))]["argv"]
+    items["wrong with graphs"] = {"kind": "worker", "argv": [a for a in whole if not a.startswith("-cc.")]}
     items["wrong flag"] = {"kind": "worker", "argv": [*good, "--tensor-parralel-size", "4"]}
     items["wrong value"] = {"kind": "worker", "argv": [*good, "--kv-cache-dtype", "nvfp5"]}
     graph = next(d for d in rendered(WITH_ALL) if d["kind"] == "DynamoGraphDeployment")
@@ -140,8 +143,9 @@ def test_the_programs_accept_every_rendered_command_line(answers: dict[str, dict
 @pytest.mark.slow
 def test_a_wrong_flag_value_or_policy_would_be_refused(answers: dict[str, dict[str, Any]]) -> None:
     wrong = {what: answer for what, answer in answers.items() if what.startswith("wrong")}
-    assert len(wrong) == 5
+    assert len(wrong) == 6
     assert all("error" in answer for answer in wrong.values()), wrong
+    assert "cudagraph_mode=NONE" in answers["wrong with graphs"]["error"]
 
 
 @pytest.mark.slow
@@ -166,7 +170,7 @@ def test_the_presets_say_what_the_issue_asks_for(answers: dict[str, dict[str, An
     assert prefill["connectors"] == ["MultiConnector", "NixlPullConnector", "MooncakeTierConnector"]
     prefill = worker("glm-5.3-b300", "prefill")
     assert (prefill["prefill_context"], prefill["expert"]) == (8, True)
-    assert prefill["connectors"] == ["MultiConnector", "NixlPullConnector", "TierConnector"]
+    assert prefill["connectors"] == ["MultiConnector", "NixlPullConnector", "ShardedTierConnector"]
     for preset in PRESETS:
         for role in ("prefill", "decode"):
             # Nobody but the gateway reads GLM's text. The local preset's model is of no known form.
@@ -183,9 +187,40 @@ def test_our_l2_client_finds_every_shard(preset: str) -> None:
         for d in rendered(preset)
         if d["kind"] == "Service" and "-lmcache-" in d["metadata"]["name"]
     }
-    for container in found:
-        assert {shard.host for shard in parse_settings(**json.loads(container.command[3])).shards} == services
-        assert len(services) == 8
+    if not found:
+        return
+    ours = [[shard.host for shard in parse_settings(**json.loads(c.command[3])).shards] for c in found]
+    assert all(len(each) == 1 for each in ours)  # a Valkey a rank
+    assert {host for each in ours for host in each} == services
+    assert len(services) == len(found) == 8
+
+
+def test_every_rank_finds_the_server_that_is_its_own() -> None:
+    """LMCache deals the servers of `lmcache.mp.server_urls` to ranks in order; server r has Valkey r."""
+    needs_on_ci(helm_binary() is not None, "helm")
+    (prefill,) = [c for c in workers("glm-5.3-b300") if c.where.endswith("prefill/main")]
+    transfer = json.loads(prefill.command[prefill.command.index("--kv-transfer-config") + 1])
+    tier = transfer["kv_connector_extra_config"]["connectors"][1]
+    urls = tier["kv_connector_extra_config"]["lmcache.mp.server_urls"]
+    servers = of("glm-5.3-b300", *LMCACHE)
+    ports = [server.command[server.command.index("--port") + 1] for server in servers]
+    assert urls == [f"tcp://127.0.0.1:{port}" for port in ports]
+    assert [f"lmcache-{rank}.inference" in server.command[3] for rank, server in enumerate(servers)] == [True] * 8
+    named = [value for server in servers for flag, value in pairwise(server.command) if flag.endswith("port")]
+    assert len(set(named)) == 3 * 8
+    assert "VLLM_NIXL_SIDE_CHANNEL_PORT" in prefill.environment
+    assert all(int(port) < int(prefill.environment["VLLM_NIXL_SIDE_CHANNEL_PORT"] or 0) for port in named)
+
+
+def test_one_server_over_all_shards_is_still_what_is_not_sharded_gets() -> None:
+    needs_on_ci(helm_binary() is not None, "helm")
+    run = template("glm-5.3-b300", "--set", "deployments.b300.prefill.lmcache.sharded=false")
+    found = [
+        c for c in containers(list(filter(None, yaml.safe_load_all(run.stdout)))) if tuple(c.command[:3]) == LMCACHE
+    ]
+    assert [len(parse_settings(**json.loads(c.command[3])).shards) for c in found] == [8]
+    assert '"TierConnector"' in run.stdout
+    assert "ShardedTierConnector" not in run.stdout
 
 
 @cache
