@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.toolcalls.bfcl import read
+from benchmarks.toolcalls.bfcl_files import read
 from prime_inference.toolcalls.suite.public import BFCL_FILES
 
 PARAMETERS: dict[str, Any] = {
