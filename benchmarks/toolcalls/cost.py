@@ -2,12 +2,13 @@
 
     python -m benchmarks.toolcalls.cost --out FILE
 
-`door_cold` reads and normalises tools whose schemas were never seen before and builds and hashes the tag; `door_redescribed`
-does so for known schemas under new descriptions; `door_warm` for tools of an earlier turn, which is what every later turn of an
-agent pays. `judge` is one call's verdict; `chunk` is one chunk through the parser of raw text and the judge together, which is
-all that is added to the time between two tokens; `event` is the same in the gateway, bytes to bytes, `event_bare` what the
-gateway takes for an event without tools, and `event_responses` and `event_messages` what it takes in the two dialects. What the
-compile process takes is in `compile_cost`.
+`door_cold` reads and normalises tools whose schemas were never seen before and builds and hashes the tag;
+`door_cold_longest_turn` is the longest that such a request holds the gateway's event loop at once, since the door awaits
+between two schemas; `door_redescribed` is the door for known schemas under new descriptions; `door_warm` for tools of an
+earlier turn, which is what every later turn of an agent pays. `judge` is one call's verdict; `chunk` is one chunk through
+the parser of raw text and the judge together, which is all that is added to the time between two tokens; `event` is the
+same in the gateway, bytes to bytes, `event_bare` what the gateway takes for an event without tools, and `event_responses`
+and `event_messages` what it takes in the two dialects. What the compile process takes is in `compile_cost`.
 """
 
 import argparse
@@ -29,9 +30,8 @@ from gateway.relay.stream import Editor, StreamEditor
 from gateway.toolcalls.books import Books
 from gateway.toolcalls.editor import ToolStreamEditor
 from gateway.toolcalls.metrics import ToolMetrics
-from prime_inference.toolcalls import declared as declared_module
 from prime_inference.toolcalls.choice import read_choice
-from prime_inference.toolcalls.declared import declare
+from prime_inference.toolcalls.declared import Declared, declare, declaring, forget, read_schema
 from prime_inference.toolcalls.raw import RawStream
 from prime_inference.toolcalls.stream import StreamJudge
 from prime_inference.toolcalls.suite.cases import function
@@ -61,7 +61,10 @@ def tools_of(samples: list[Sample], turn: int, new_schema: bool = False) -> list
 
 
 def door(tools: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
-    declared = declare(tools)
+    return grammar_of(declare(tools))
+
+
+def grammar_of(declared: Declared) -> tuple[str, dict[str, Any]]:
     choice = read_choice("auto", declared.tools)
     return tag_key(declared, choice), build_tag(declared, choice)
 
@@ -74,6 +77,24 @@ def timed(work: Callable[[int], object], rounds: int) -> list[float]:
         work(number)
         result.append((time.process_time() - start) * 1000)
     return result
+
+
+def turns_of(tools: list[dict[str, Any]]) -> list[float]:
+    """Milliseconds of each turn of the event loop that the gateway's door takes for these tools: it awaits between two."""
+    turns = []
+    steps = declaring(tools)
+    begun = time.process_time()
+    try:
+        schema = next(steps)
+        while True:
+            read = read_schema(schema)
+            turns.append((time.process_time() - begun) * 1000)
+            begun = time.process_time()
+            schema = steps.send(read)
+    except StopIteration as done:
+        grammar_of(done.value)
+    turns.append((time.process_time() - begun) * 1000)
+    return turns
 
 
 def chunk_costs(tools: list[dict[str, Any]]) -> list[float]:
@@ -123,10 +144,12 @@ def measure() -> dict[str, list[float]]:
     warm = tools_of(samples, 0)
     tools = declare(warm).tools
     door(warm)
-    declared_module._prepare.cache_clear()
-    declared_module._read.cache_clear()
+    forget()
     return {
         "door_cold": timed(lambda turn: door(tools_of(samples, turn + 1, new_schema=True)), ROUNDS // 4),
+        "door_cold_longest_turn": [
+            max(turns_of(tools_of(samples, turn + 1 + ROUNDS, new_schema=True))) for turn in range(ROUNDS // 4)
+        ],
         "door_redescribed": timed(lambda turn: door(tools_of(samples, turn + 1)), ROUNDS // 4),
         "door_warm": timed(lambda _: door(warm), ROUNDS),
         "judge": timed(lambda turn: judge(f"tool_{turn % TOOLS}", arguments[turn % TOOLS], tools), ROUNDS),

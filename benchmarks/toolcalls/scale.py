@@ -10,7 +10,7 @@ import argparse
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -139,10 +139,10 @@ def measure(side: Side, grammars: Grammars, compiled: Any, sample: Sample, texts
     side.extended_rejected += sum(not grammars.takes(compiled, text) for text in texts.extended)
 
 
-def as_it_is(tool: Tool) -> dict[str, Any]:
-    """The tag of the client's own schema, as an engine builds it."""
+def as_it_is(tool: Tool, words: Callable[[Any], Any]) -> dict[str, Any]:
+    """The tag of the client's own schema, as an engine builds it. `words` replaces words of another dialect."""
     tag = build_tag(Declared({NAME: tool}), ONE_CALL)
-    tag["format"]["tags"][0]["content"]["json_schema"] = tool.function["parameters"]
+    tag["format"]["tags"][0]["content"]["json_schema"] = words(tool.function["parameters"])
     return tag
 
 
@@ -155,9 +155,11 @@ class Result:
     refused: list[dict[str, str]]
 
 
-def run(count: int, seed: int, grammars: Grammars) -> Result:
+def measured(
+    samples: Iterable[Sample], grammars: Grammars, words: Callable[[Any], Any] = lambda schema: schema
+) -> Result:
     result = Result(Side(), Side(), Judged(), Counter(), [])
-    for sample in generate(count, seed):
+    for sample in samples:
         result.constructs.update(set(sample.constructs))
         entry = {"type": "function", "function": {"name": NAME, "parameters": sample.parameters}}
         try:
@@ -168,7 +170,7 @@ def run(count: int, seed: int, grammars: Grammars) -> Result:
         tool = declared.tools[NAME]
         texts = judge_sample(sample, tool, declared, result.judged)
         result.plain.tools += 1
-        compiled, _ = grammars.compile(as_it_is(tool))
+        compiled, _ = grammars.compile(as_it_is(tool, words))
         if compiled is None:
             result.plain.compile_failures += 1
             result.plain.unreported_failures += 1
@@ -262,7 +264,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     command = f"python -m benchmarks.toolcalls.scale --count {options.count} --seed {options.seed}"
     about = environment(command)
-    result = run(options.count, options.seed, Grammars(options.tokenizer))
+    result = measured(generate(options.count, options.seed), Grammars(options.tokenizer))
     assert set(result.constructs) == set(MAKERS), "a construct is missing from the set"
     print(table(result))
     for name, side in (("as it is", result.plain), ("normalised", result.normalised)):

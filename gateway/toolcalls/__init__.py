@@ -1,6 +1,7 @@
 """Tool calls in the gateway: tools read and enforced on the way in, calls parsed and judged on the way out.
 
     desk     what a process holds: a grammar compiler for each tokenizer; `prepare` turns a request into a `Served`
+    reading  tools read between the event loop's turns
     forward  what of a request leaves for the frontend: pure
     served   one request's answers: the editor of its stream, or the edit of its whole answer
     editor   `StreamEditor` that also parses and judges: pure

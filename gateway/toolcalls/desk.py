@@ -28,10 +28,11 @@ from gateway.toolcalls.forward import (
     with_format,
 )
 from gateway.toolcalls.metrics import ToolMetrics
+from gateway.toolcalls.reading import SchemaReader
 from gateway.toolcalls.served import Served, ServedInDialect, ServedPassing, ServedWithTools
 from prime_inference.toolcalls.choice import Choice, Mode, read_choice
 from prime_inference.toolcalls.compiler import Rejected, TagCompiler
-from prime_inference.toolcalls.declared import Declared, OnUnsupported, declare
+from prime_inference.toolcalls.declared import Declared, OnUnsupported
 from prime_inference.toolcalls.door import admit
 from prime_inference.toolcalls.errors import BadToolChoice, CompilerGone, ToolError
 from prime_inference.toolcalls.findings import Effect
@@ -50,6 +51,7 @@ class ToolDesk:
         self._metrics = ToolMetrics(registry)
         self._compilers: dict[Path, TagCompiler] = {}
         self._starting: list[asyncio.Task[None]] = []
+        self._reader = SchemaReader()
 
     def follow(self, fleet: Fleet) -> None:
         """Start a compiler for every tokenizer that has none. One whose model has left stays: requests may still use
@@ -64,6 +66,7 @@ class ToolDesk:
         await asyncio.gather(*self._starting, return_exceptions=True)
         for compiler in self._compilers.values():
             await compiler.close()
+        self._reader.close()
 
     async def prepare(self, model: Model, request: GenerationRequest) -> Served:
         """The request as it leaves, and what becomes of its answers. Raises InvalidRequest for tools that cannot be
@@ -81,7 +84,7 @@ class ToolDesk:
         fields, tools = request.fields, model.tools
         if tools.format is ToolFormat.ENGINE:
             judged = request.endpoint is not Endpoint.COMPLETIONS and fields.get("tools")
-            return self._judged_only(model, request) if judged else Served(request)
+            return await self._judged_only(model, request) if judged else Served(request)
         if request.endpoint is not Endpoint.CHAT:
             return Served(request)
         thinking = thinking_open(fields, tools.thinking)
@@ -133,7 +136,7 @@ class ToolDesk:
 
     async def _enforced(self, model: Model, request: GenerationRequest, thinking: bool) -> Served:
         fields, on_unsupported = request.fields, model.tools.unsupported
-        declared = declare(fields["tools"], on_unsupported)
+        declared = await self._reader.declare(fields["tools"], on_unsupported)
         choice = read_choice(fields.get("tool_choice"), declared.tools)
         grammar = None
         asked = check_format(fields, choice)
@@ -148,11 +151,11 @@ class ToolDesk:
         leaving = replace(request, fields=forwarded(fields, choice, grammar))
         return ServedWithTools(leaving, self._metrics, model.name, declared, choice, True, thinking)
 
-    def _judged_only(self, model: Model, request: GenerationRequest) -> Served:
+    async def _judged_only(self, model: Model, request: GenerationRequest) -> Served:
         """The frontend's business, refusals included; its calls are judged as far as the tools can be read."""
         try:
             fields = translated(request)[0].fields if request.endpoint in DIALECTS else request.fields
-            declared = declare(fields.get("tools"), OnUnsupported.NAMES_ONLY)
+            declared = await self._reader.declare(fields.get("tools"), OnUnsupported.NAMES_ONLY)
             choice = read_choice(fields.get("tool_choice"), declared.tools)
         except (ToolError, InvalidRequest):
             return Served(request)

@@ -31,7 +31,7 @@ from prime_inference.local.stack import ROUTER_POLICY, StackPlan, ports_needed, 
 from prime_inference.local.state_dir import StateDir
 from prime_inference.local.supervisor import Child, Supervisor
 from prime_inference.local.tiers import forget_shared_memory, tier_bytes
-from prime_inference.local.warm_up import until_instances, warm_up
+from prime_inference.local.warm_up import until_instances, until_model_is_served, warm_up
 from prime_inference.toolcalls.serving import ToolFormat
 
 CPU_CONTEXT_TOKENS = 8192
@@ -153,6 +153,7 @@ async def _serve(
             await supervisor.start()
             display.say("all processes are ready; warming up")
             await until_instances(plan.ports.frontend, plan.options.prefill, plan.options.decode)
+            await until_model_is_served(plan.ports.frontend, plan.model.name)
             await warm_up(url, key, plan.model.name)
         internal_url = f"http://127.0.0.1:{plan.ports.gateway_internal}"
         display.say(banner(url, key, plan.model.name, time.monotonic() - started, str(plan.state.root), internal_url))

@@ -35,6 +35,27 @@ async def until_instances(frontend_port: int, prefill: int, decode: int) -> None
         ) from None
 
 
+async def until_model_is_served(frontend_port: int, model: str) -> None:
+    """Returns when the frontend lists the model, or after MODEL_SERVED_WITHIN_S: then the warm-up says what is wrong.
+
+    Asked of the frontend itself: 503s through the gateway would open its breaker, and the first users would find it so.
+    """
+    give_up = time.monotonic() + MODEL_SERVED_WITHIN_S
+    while time.monotonic() < give_up:
+        status, body = await get(f"http://127.0.0.1:{frontend_port}/v1/models")
+        if status == 200 and model in models_in(body):
+            return
+        await asyncio.sleep(ASK_EVERY_S)
+
+
+def models_in(body: bytes) -> set[str]:
+    """Of an answer of `/v1/models`; none of one that cannot be read."""
+    try:
+        return {entry["id"] for entry in json.loads(body)["data"]}
+    except (ValueError, KeyError, TypeError):
+        return set()
+
+
 async def warm_up(gateway_url: str, key: str, model: str) -> None:
     """Requests through gateway, frontend, prefill, NIXL and decode, one for each way of sampling: the engines compile the
     code of each at its first use. Raises UpError with what came back.

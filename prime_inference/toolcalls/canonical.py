@@ -69,6 +69,8 @@ class Expansion:
         self.hoist = hoist
         self.definitions: dict[str, Canonical] = {}
         self.findings: list[Finding] = []
+        self.impossible: list[str] = []
+        """Required properties that no value fits, the innermost first."""
         self._names: dict[str, str] = {}
         self._nodes = 0
 
@@ -192,8 +194,10 @@ class Expansion:
         if "additionalProperties" in result:
             rest = result["additionalProperties"]
             result["additionalProperties"] = self.expand(rest, f"{path}/additionalProperties", below, inside)
-        names = {name for name, part in result.get("properties", {}).items() if part is False}
-        return False if names & set(result.get("required", ())) else result
+        required = set(result.get("required", ()))
+        lost = [name for name, part in result.get("properties", {}).items() if part is False and name in required]
+        self.impossible += [f"{path}/properties/{escape(name)}" for name in lost]
+        return False if lost else result
 
     def _array(self, result: dict[str, Any], path: str, stack: tuple[str, ...], place: Place) -> Canonical:
         result.pop("contains", None)

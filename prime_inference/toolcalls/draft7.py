@@ -14,6 +14,7 @@ from jsonschema import Draft7Validator, Draft202012Validator  # type: ignore[imp
 from jsonschema.exceptions import ValidationError  # type: ignore[import-untyped, unused-ignore]
 from jsonschema.validators import extend  # type: ignore[import-untyped, unused-ignore]
 
+from prime_inference.toolcalls.bounded_search import TooSlow
 from prime_inference.toolcalls.formats import FORMATS
 from prime_inference.toolcalls.regexes import UnreadablePattern, to_python
 from prime_inference.toolcalls.shapes import first_misshapen
@@ -36,7 +37,7 @@ Validator = Any
 
 
 def _pattern(_: Validator, pattern: str, instance: Any, __: Any) -> Errors:
-    if isinstance(instance, str) and to_python(pattern).search(instance) is None:
+    if isinstance(instance, str) and not to_python(pattern).search(instance):
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
@@ -151,10 +152,13 @@ def is_valid(checker: Validator, schema: Schema, value: Any) -> bool:
         return bool(checker.evolve(schema=schema).is_valid(value))
     except RecursionError:  # a schema that refers to itself without end
         return True
+    except TooSlow:
+        return False
 
 
 def mismatches(checker: Validator, value: Any) -> list[str]:
-    """What is wrong, each as `/path: reason`; empty when the value is valid, or the schema has no end to check."""
+    """What is wrong, each as `/path: reason`; empty when the value is valid, or the schema has no end to check. A pattern that
+    cannot be checked in time is a mismatch: nobody has seen that the value fits."""
     found: list[str] = []
     try:
         for error in checker.iter_errors(value):
@@ -163,4 +167,6 @@ def mismatches(checker: Validator, value: Any) -> list[str]:
                 break
     except RecursionError:
         return []
+    except TooSlow as slow:
+        found.append(f"/: {slow}")
     return found

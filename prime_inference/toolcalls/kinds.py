@@ -5,6 +5,7 @@ The GLM wire writes a string bare and everything else as JSON, without saying wh
 
 from typing import Any
 
+from prime_inference.toolcalls.bounded_search import TooSlow
 from prime_inference.toolcalls.regexes import UnreadablePattern, to_python
 from prime_inference.toolcalls.strict_json import NotJson, parse
 from prime_inference.toolcalls.subschemas import Schema, resolve
@@ -74,8 +75,8 @@ def argument_schemas(schema: Schema, root: Schema, key: str, depth: int = 0) -> 
 
 def _matches(pattern: str, key: str) -> bool:
     try:
-        return to_python(pattern).search(key) is not None
-    except UnreadablePattern:
+        return to_python(pattern).search(key)
+    except (UnreadablePattern, TooSlow):
         return False
 
 

@@ -51,6 +51,8 @@ def normalise(parameters: Schema) -> Normalised:
         except TooLarge as error:
             raise Unreadable("", "the schema is too large") from error
     finish = _Finish(expansion.findings)
+    if body is False and expansion.impossible:
+        raise Unreadable(expansion.impossible[0], "nothing fits this required property")
     schema = finish.arguments(body)
     definitions = {
         name: finish.part(part, f"/$defs/{name}", Place.JSON) for name, part in expansion.definitions.items()

@@ -1,6 +1,6 @@
 """ECMA-262 regular expressions, as JSON Schema means them, told to the two engines that do not speak them.
 
-`to_python` gives the pattern for Python's `re.search` with ECMA's meaning (ASCII `\\d` and `\\w`, `$` only at the
+`to_python` gives the pattern for a search in Python with ECMA's meaning (ASCII `\\d` and `\\w`, `$` only at the
 end, no newline in `.`, `\\p{..}` spelled out). `to_grammar` gives the pattern for xgrammar, which reads every
 pattern as a full match, cannot look around, and ignores anchors in the middle. In a raw GLM value nothing marks the
 end but `</arg_value>`, so there a wide atom (`.`, `[^..]`, `\\S`) must not be able to spell that marker, or the
@@ -13,6 +13,9 @@ import unicodedata
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from itertools import groupby
+
+from prime_inference.toolcalls.bounded_search import BoundedPattern, Unsearchable
 
 
 class Atom(StrEnum):
@@ -212,7 +215,17 @@ def _category(name: str) -> Ranges:
     prefix = long_names.get(short, short)
     if not re.fullmatch("[LMNPSZC][a-z]?", prefix):
         raise UnreadablePattern(f"the Unicode property {name!r} is not supported")
-    return merged([(code, code) for code in range(LAST + 1) if unicodedata.category(chr(code)).startswith(prefix)])
+    return merged([run for category, runs in categories().items() if category.startswith(prefix) for run in runs])
+
+
+@lru_cache(maxsize=1)
+def categories() -> dict[str, list[tuple[int, int]]]:
+    """Unicode's general categories as ranges. Reading the whole table takes a quarter of a second, once a process."""
+    result: dict[str, list[tuple[int, int]]] = {}
+    for category, run in groupby(range(LAST + 1), lambda code: unicodedata.category(chr(code))):
+        codes = list(run)
+        result.setdefault(category, []).append((codes[0], codes[-1]))
+    return result
 
 
 def _spell(code: int) -> str:
@@ -242,12 +255,11 @@ def _spell_ranges(ranges: Ranges) -> str:
 
 
 @lru_cache(maxsize=4096)
-def to_python(pattern: str) -> re.Pattern[str]:
-    """Raises `UnreadablePattern` when ECMA-262 itself, or Python for a reason of its own, cannot read the pattern."""
-    text = "".join(_python(token) for token in tokens(pattern))
+def to_python(pattern: str) -> BoundedPattern:
+    """Raises `UnreadablePattern` when ECMA-262 itself, or the engine for a reason of its own, cannot read the pattern."""
     try:
-        return re.compile(text)
-    except re.error as error:
+        return BoundedPattern("".join(_python(token) for token in tokens(pattern)))
+    except Unsearchable as error:
         raise UnreadablePattern(str(error)) from error
 
 
@@ -256,7 +268,7 @@ def _python(token: Token) -> str:
         return re.escape(_character(token.text))
     ranges = character_ranges(token)
     if ranges is not None:
-        return spell_class(ranges)
+        return spell_class(ranges) if ranges else "(?:(?!))"
     if token.atom is Atom.OPEN and token.text.startswith("(?<"):
         return "(?P" + token.text[2:]
     if token.atom is Atom.BACKREFERENCE and token.text.startswith("\\k"):

@@ -9,6 +9,7 @@ from typing import Any
 
 
 def worker(argv: list[str]) -> dict[str, Any]:
+    from dynamo.common.configuration.groups.runtime_args import resolve_structural_tag_config
     from dynamo.vllm.args import _parse_cli_args
     from dynamo.vllm.kv_connector_protocols import make_kv_connector_protocol
     from vllm.config import KVTransferConfig
@@ -44,7 +45,7 @@ def worker(argv: list[str]) -> dict[str, Any]:
         "connectors": connectors,
         "protocol": type(protocol).__name__,
         "parsers": [dynamo.dyn_tool_call_parser, dynamo.dyn_reasoning_parser, engine.reasoning_parser],
-        "structural_tag": dynamo.structural_tag,
+        "structural_tag": resolve_structural_tag_config(dynamo),
     }
 
 

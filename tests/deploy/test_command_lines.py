@@ -21,7 +21,7 @@ import yaml
 from gateway.fleet.registry import DeploymentEntry, FleetFile, ModelEntry, load_fleet
 from gateway.settings import GatewaySettings, load_settings
 from prime_inference.cli import COMMANDS_GROUP, build
-from prime_inference.engine.tool_settings import Parsing, tool_arguments
+from prime_inference.engine.tool_settings import STRUCTURAL_TAG, Parsing, tool_arguments
 from prime_inference.health.settings import load_health_settings
 from prime_inference.kv.l2.settings import parse_settings
 from prime_inference.kv.server import adapter_of
@@ -61,6 +61,15 @@ FILES_READ = (
 
 PARSERS_WITHIN_S = 500
 
+FRONTEND_PARSES = {
+    preset: (
+        "--set",
+        f"deployments.{preset.removeprefix('glm-5.3-')}.model.parsing=frontend,models.glm-5\\.3.tools=null",
+    )
+    for preset in ("glm-5.3-gb200", "glm-5.3-b300")
+}
+"""What turns a GLM preset into one whose frontend reads the calls."""
+
 
 @pytest.fixture(params=SHAPES)
 def preset(request: pytest.FixtureRequest) -> str:
@@ -74,6 +83,13 @@ def of(preset: str, *start: str) -> list[Container]:
 
 def workers(preset: str) -> list[Container]:
     return of(preset, "python3", "-m", "dynamo.vllm") + of(preset, "python3", "-m", "prime_inference.engine.worker")
+
+
+def parsing_workers(preset: str) -> list[Container]:
+    run = template(preset, *FRONTEND_PARSES[preset])
+    assert run.returncode == 0, run.stderr
+    documents = [document for document in yaml.safe_load_all(run.stdout) if document]
+    return [c for c in containers(documents) if "--disaggregation-mode" in c.command]
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +116,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         for container in of(preset, "python3", "-m", "dynamo.frontend"):
             argv = [str(folder / f"{preset}-policy.yaml") if "/policy.yaml" in a else a for a in container.command[3:]]
             items[f"{preset}:{container.where}"] = {"kind": "frontend", "argv": argv}
+    for preset in FRONTEND_PARSES:
+        for container in parsing_workers(preset):
+            items[f"frontend-parses:{preset}:{container.where}"] = {"kind": "worker", "argv": container.command[3:]}
     good = items[next(key for key in items if key.endswith("decode/main"))]["argv"]
     whole = items[next(key for key in items if key.startswith("glm-5.3-b300") and key.endswith("prefill/main"))]["argv"]
     items["wrong with graphs"] = {"kind": "worker", "argv": [a for a in whole if not a.startswith("-cc.")]}
@@ -175,6 +194,8 @@ def test_the_presets_say_what_the_issue_asks_for(answers: dict[str, dict[str, An
         for role in ("prefill", "decode"):
             # Nobody but the gateway reads GLM's text. The local preset's model is of no known form.
             assert worker(preset, role)["parsers"] == [None, None, ""]
+            # The gateway sends the grammar; where nothing is said, Dynamo would build one.
+            assert (worker(preset, role)["structural_tag"] is None) is (preset != "local")
             assert worker(preset, role)["mode"] == role
             assert worker(preset, role)["protocol"] == "NixlConnectorProtocol"
 
@@ -331,17 +352,27 @@ def test_the_fleet_file_and_the_workers_agree_on_who_reads_tool_calls(name: str,
     assert pod["containers"][0]["image"].endswith("-toolcalls") is (format_ == "glm")
 
 
-def test_workers_whose_frontend_parses_are_told_both_parsers_and_the_tag() -> None:
+@pytest.mark.parametrize("preset", FRONTEND_PARSES)
+def test_workers_whose_frontend_parses_are_told_both_parsers_and_the_tag(preset: str) -> None:
     needs_on_ci(helm_binary() is not None, "helm")
-    run = template("glm-5.3-b300", "--set", "deployments.b300.model.parsing=frontend,models.glm-5\\.3.tools=null")
-    assert run.returncode == 0, run.stderr
-    documents = [document for document in yaml.safe_load_all(run.stdout) if document]
-    found = [c for c in containers(documents) if "--disaggregation-mode" in c.command]
+    found = parsing_workers(preset)
     told = tool_arguments(Parsing.FRONTEND, thinks=True)
     for container in found:
         start = container.command.index(told[0])
         assert container.command[start : start + len(told)] == told
-    assert len(found) == 2
+    assert {c.command[c.command.index("--disaggregation-mode") + 1] for c in found} == {"prefill", "decode"}
+
+
+@pytest.mark.slow
+def test_dynamo_and_vllm_read_both_parsers_and_the_tag_out_of_what_the_chart_renders(
+    answers: dict[str, dict[str, Any]],
+) -> None:
+    found = {where: answer for where, answer in answers.items() if where.startswith("frontend-parses:")}
+    assert {answer["mode"] for answer in found.values()} == {"prefill", "decode"}
+    assert {where.split(":")[1] for where in found} == set(FRONTEND_PARSES)
+    for answer in found.values():
+        assert answer["parsers"] == ["glm47", "glm45", "glm45"]
+        assert {key: answer["structural_tag"][key] for key in ("scope", "schema")} == STRUCTURAL_TAG
 
 
 def test_a_chart_whose_gateway_and_workers_would_both_read_calls_or_neither_is_refused() -> None:

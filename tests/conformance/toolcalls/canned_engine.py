@@ -43,6 +43,8 @@ from dynamo.llm import (
 from dynamo.runtime import DistributedRuntime
 from tokenizers import Tokenizer
 
+from prime_inference.engine.tool_settings import REASONING_PARSER, STRUCTURAL_TAG
+
 MODEL_NAME = "glm"
 CANNED = re.compile(r"WIRE=([0-9a-f]*)/(\d+)/(\w+)")
 ENDPOINT_SETTLE_S = 0.5
@@ -86,8 +88,8 @@ async def serve(model: str, port: int, tool_parser: str, tags_file: str) -> None
     endpoint = runtime.endpoint("dynamo.backend.generate")
     config = ModelRuntimeConfig()
     if tool_parser != "none":
-        config.tool_call_parser, config.reasoning_parser = tool_parser, "glm45"
-    config.set_structural_tag({"scope": "always", "schema": "auto"})
+        config.tool_call_parser, config.reasoning_parser = tool_parser, REASONING_PARSER
+    config.set_structural_tag(STRUCTURAL_TAG)
     config.total_kv_blocks, config.max_num_seqs, config.max_num_batched_tokens = 10_000, 16, 65_536
     serving = asyncio.ensure_future(endpoint.serve_endpoint(generate, graceful_shutdown=False))
     await asyncio.sleep(ENDPOINT_SETTLE_S)

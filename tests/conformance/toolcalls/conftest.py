@@ -13,6 +13,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from prime_inference.engine.tool_settings import TOOL_PARSER
 from prime_inference.toolcalls.compiler import TagCompiler
 from tests.support.gateway import KEY, RunningGateway, gateway
 
@@ -77,6 +78,12 @@ def wait_ready(url: str, engine: "subprocess.Popen[bytes]", log: Path) -> None:
 def raw_frontend(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
     """No parsers: Dynamo leaves the text as it is."""
     yield from run_frontend(model_folder, tmp_path_factory.mktemp("raw"), "none")
+
+
+@pytest.fixture(scope="session")
+def parsing_frontend(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
+    """Both of Dynamo's parsers, and its structural tags, as `Parsing.FRONTEND` tells its workers."""
+    yield from run_frontend(model_folder, tmp_path_factory.mktemp("parsing"), TOOL_PARSER)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -67,6 +67,21 @@ def test_the_cost_numbers_have_their_source() -> None:
     assert max(p99(samples[name]) for name in ("event", "event_responses", "event_messages")) <= 0.5
 
 
+def test_the_longest_turn_at_the_door_has_its_source() -> None:
+    samples = result("2026-11-30d-toolcalls-cost")["samples"]
+    middle = {name: statistics.median(values) for name, values in samples.items()}
+    for said in (
+        f"never seen took {middle['door_cold']:.1f} ms",
+        f"for {middle['door_cold_longest_turn']:.1f} ms at a stretch (p50)",
+        f"and one verdict {middle['request_warm']:.2f} ms; an event at p99 {p99(samples['event']):.2f} ms",
+        f"Responses {p99(samples['event_responses']):.2f}, in Messages {p99(samples['event_messages']):.2f}.",
+    ):
+        assert said in PAGE, said
+    assert middle["door_cold_longest_turn"] < middle["door_cold"] / 4
+    assert middle["request_warm"] <= 2
+    assert max(p99(samples[name]) for name in ("event", "event_responses", "event_messages")) <= 0.5
+
+
 def test_the_compile_processs_numbers_have_their_source() -> None:
     samples = result("2026-11-30c-toolcalls-cost", "compile.json")["samples"]
     middle = {name: statistics.median(values) for name, values in samples.items()}

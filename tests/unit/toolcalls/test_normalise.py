@@ -218,7 +218,7 @@ def test_what_means_nothing_is_refused_with_its_place(given: Any, path: str) -> 
 def test_what_nothing_fits_is_left_out_when_optional_and_refused_when_required(impossible: Any) -> None:
     result = of(a=impossible, b={"type": "string"})
     assert list(result.schema["properties"]) == ["b"]
-    with pytest.raises(Unreadable, match=r"no arguments could satisfy|allows none"):
+    with pytest.raises(Unreadable, match=r"no arguments could satisfy|allows none|nothing fits"):
         normalise({"type": "object", "properties": {"a": impossible}, "required": ["a"]})
 
 
@@ -234,3 +234,13 @@ def test_arguments_that_are_no_object_are_refused() -> None:
 
 def test_a_required_key_that_is_not_declared_is_declared() -> None:
     assert prop({"type": "object", "properties": {"x": {}}, "required": ["y"]})["properties"] == {"x": {}, "y": {}}
+
+
+def test_a_required_property_that_nothing_fits_is_named() -> None:
+    """Seen in BFCL: an enumeration of the members' values stands beside the list's type."""
+    metrics = {"type": "array", "items": {"type": "string"}, "enum": ["buzz", "trust"]}
+    inner = {"type": "object", "properties": {"metrics": metrics}, "required": ["metrics"]}
+    with pytest.raises(Unreadable, match="nothing fits this required property") as raised:
+        normalise({"type": "object", "properties": {"of": inner}, "required": ["of"]})
+    assert raised.value.path == "/properties/of/properties/metrics"
+    normalise({"type": "object", "properties": {"of": inner}})
