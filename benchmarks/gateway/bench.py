@@ -35,8 +35,8 @@ from benchmarks.gateway.histogram import percentile_ms, unpacked
 from benchmarks.gateway.machine import LOAD_CORE
 from benchmarks.gateway.open_loop import FIRST_GUESS, OpenLoop, OpenPlan
 from benchmarks.gateway.points import Length, Limits, idle_streams, point
-from benchmarks.gateway.saturation import LATE_MS, LOSS, What, of_search
-from benchmarks.gateway.summary import BUSY_LIMIT, OTHERS_LIMIT, SHARE_OF_SATURATION, summarise
+from benchmarks.gateway.saturation import LATE_MS, LOSS, OTHERS_LIMIT, What, of_search
+from benchmarks.gateway.summary import BUSY_LIMIT, SHARE_OF_SATURATION, summarise
 from benchmarks.gateway.targets import Target
 from benchmarks.provenance import ROOT, provenance, write
 

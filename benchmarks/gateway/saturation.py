@@ -13,8 +13,12 @@ from typing import Any, NamedTuple
 
 from benchmarks.gateway.histogram import percentile_ms, unpacked
 
+OTHERS_LIMIT = 0.15
+"""Of the target's core: beyond it the machine was not the target's."""
+
 FULL_CORE = 0.97
-"""Of the target's core, strangers included: from here on it has no idle time left but what a clock tick hides."""
+"""Of the target's core, strangers included up to their limit: from here on it has no idle time left but what a clock tick
+hides."""
 
 LOSS = 0.03
 """Of what was offered, this much may fall out of the measured time at its edges."""
@@ -61,7 +65,13 @@ def judge(what: What, result: Mapping[str, Any], offered: float) -> Verdict:
             return Verdict.BACKLOG
     elif percentile_ms(unpacked(result["delay"]), 0.99) > LATE_MS:
         return Verdict.LATE
-    return Verdict.FULL if result["cores"][0] >= FULL_CORE else Verdict.SERVED
+    return Verdict.FULL if busy(result) >= FULL_CORE else Verdict.SERVED
+
+
+def busy(result: Mapping[str, Any]) -> float:
+    """Of the target's core. What strangers had beyond their limit is not counted: such a point is void, but for a trial
+    run on a crowded machine, whose searches must end all the same."""
+    return float(min(result["cores"][0], result["cpu_s"] / result["seconds"] + OTHERS_LIMIT))
 
 
 class Bracket(NamedTuple):
@@ -98,6 +108,6 @@ def of_search(points: Iterable[Mapping[str, Any]]) -> Bracket:
     """The search for the highest rate of events that is borne at all (`sustained`) says this much of the one that leaves
     the core time."""
     return after(
-        {**point, "verdict": Verdict.SERVED if point["sustained"] and point["cores"][0] < FULL_CORE else Verdict.FULL}
+        {**point, "verdict": Verdict.SERVED if point["sustained"] and busy(point) < FULL_CORE else Verdict.FULL}
         for point in points
     )

@@ -14,9 +14,6 @@ from benchmarks.gateway.saturation import What, after, of_search
 BUSY_LIMIT = 0.85
 """Of the load's core: beyond it the load generator measures itself."""
 
-OTHERS_LIMIT = 0.15
-"""Of the target's core: beyond it the machine was not the target's."""
-
 SHARE_OF_SATURATION = 0.7
 MIB = 2**20
 DIRECT, RELAY, LITELLM = "direct", "relay", "litellm"

@@ -24,6 +24,7 @@ GOOD: dict[str, Any] = {
     "open_at_end": 9,
     "delay": SOON,
     "cores": [0.8, 0.3],
+    "cpu_s": 0.78,
 }
 
 
@@ -39,7 +40,8 @@ GOOD: dict[str, Any] = {
         (What.UNARY, {"open_at_end": 40}, Verdict.BACKLOG),
         (What.STREAMS, {"open_at_end": 40}, Verdict.SERVED),
         (What.STREAMS, {"delay": LATE}, Verdict.LATE),
-        (What.UNARY, {"cores": [0.98, 0.3]}, Verdict.FULL),
+        (What.UNARY, {"cores": [0.98, 0.3], "cpu_s": 0.96}, Verdict.FULL),
+        (What.UNARY, {"cores": [1.0, 0.3], "cpu_s": 0.2}, Verdict.SERVED),
     ],
 )
 def test_a_rate_is_served_when_nothing_speaks_against_it(what: What, change: dict[str, Any], verdict: Verdict) -> None:
@@ -75,8 +77,8 @@ def test_a_void_probe_shows_nothing_served() -> None:
 def test_the_first_search_tells_which_rates_left_the_core_time() -> None:
     found = of_search(
         [
-            {"rate": 1000, "sustained": True, "void": False, "cores": [0.6, 0.3]},
-            {"rate": 2000, "sustained": True, "void": False, "cores": [1.0, 0.4]},
+            {"rate": 1000, "sustained": True, "void": False, "cores": [0.6, 0.3], "cpu_s": 0.6, "seconds": 1.0},
+            {"rate": 2000, "sustained": True, "void": False, "cores": [1.0, 0.4], "cpu_s": 1.0, "seconds": 1.0},
         ]
     )
     assert found == Bracket(1000.0, 2000.0)
