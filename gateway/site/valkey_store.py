@@ -163,6 +163,8 @@ class SiteValkey:
             "socket_timeout": self._patience.background_s,
             "socket_connect_timeout": self._patience.background_s,
             "retry": Retry(NoBackoff(), 0),
+            # Else each new connection looks the library's version up in its package, on the event loop, and tells it.
+            "driver_info": None,
             "maint_notifications_config": MaintNotificationsConfig(enabled=False),
         }
         if address.sentinels:

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
+from msgspec import structs
 
 from gateway.admission import (
     Admission,
@@ -185,7 +186,7 @@ async def test_a_draining_replica_refuses_and_lets_what_runs_finish(admission: A
 
 
 async def test_batch_keeps_nothing_it_does_not_use(admission: Admission, store: Store) -> None:
-    batch = replace(ASK, kind=Kind.BATCH)
+    batch = structs.replace(ASK, kind=Kind.BATCH)
     for grant in await take(admission, 20, batch):
         admission.release(grant)
     await admission._beat(["d"])
@@ -205,7 +206,7 @@ async def test_a_first_token_that_comes_after_the_release_changes_nothing(admiss
 async def test_requests_that_go_together_borrow_one_slice(store: Store, clock: Clock) -> None:
     admission = Admission(store, SETTINGS, clock)
     charges = charges_for("k", 1_200, None, 1)
-    answers = await asyncio.gather(*(admission.acquire(replace(ASK, charges=charges)) for _ in range(60)))
+    answers = await asyncio.gather(*(admission.acquire(structs.replace(ASK, charges=charges)) for _ in range(60)))
     assert all(isinstance(answer, Grant) for answer in answers)
     # Each used one; beside them this replica holds a second's budget, and the rest is there for the others.
     (level,) = await store.adjust([charges[0]._replace(amount=0)])
