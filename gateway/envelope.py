@@ -53,3 +53,6 @@ class Envelope:
             headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
             await send_with_id({"type": "http.response.start", "status": error.status, "headers": headers})
             await send({"type": "http.response.body", "body": body})
+        finally:
+            # The server's side of the request holds the scope: left here, this would be a ring for the garbage collector.
+            del state[PLAIN_SEND]
