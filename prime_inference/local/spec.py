@@ -51,5 +51,7 @@ class ProcessSpec:
     """Killed when SIGTERM has not ended it after this long."""
     pass_fds: tuple[int, ...] = ()
     """Open files that it inherits."""
+    memory_mapped_by: Role | None = None
+    """Processes that map this one's GPU memory and keep it allocated after its death, until they end themselves."""
     nice: int = 0
     """Added to its niceness: on a small machine the engines must not starve who hands them work."""

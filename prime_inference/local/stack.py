@@ -244,6 +244,8 @@ def _vllm_worker(plan: StackPlan, index: int, role: WorkerRole, name: str) -> Pr
         stop_within_s=15.0,
         nice=0 if on_gpu else ENGINE_NICE,
         after=_before_on_the_same_gpu(plan, index),
+        # UCX opens a peer's GPU memory once and keeps it open until its own process ends (openucx/ucx issue 11753).
+        memory_mapped_by=Role.DECODE if on_gpu and role is WorkerRole.PREFILL else None,
     )
 
 

@@ -170,11 +170,23 @@ class Supervisor:
             await self._until_ready(child, process)
             code = await process.wait()
             _kill_group(process.pid)  # what the process leaves behind would hold ports and memory
+            if child.phase is Phase.READY:
+                await self._end_those_that_map(child)
             ends = ends_after(ends, time.monotonic() - started)
             child.restarts += 1
             self._enter(child, Phase.RESTARTING)
             self._note(child, f"ended with {code}; starting again in {pause_s(ends):g} s")
             await asyncio.sleep(pause_s(ends))
+            await self._those_before_again(child)
+
+    async def _those_before_again(self, child: Child) -> None:
+        """What it starts after may have ended with it: two workers that start together on one GPU take each other's
+        memory. One that does not come back holds nobody up for longer than a start may take."""
+        deadline = time.monotonic() + child.spec.ready_within_s
+        before = [self.children[name] for name in child.spec.after if name in self.children]
+        again = (Phase.STARTING, Phase.RESTARTING)
+        while any(each.phase in again for each in before) and time.monotonic() < deadline:  # noqa: ASYNC110 - several things change it
+            await asyncio.sleep(PROBE_EVERY_S)
 
     async def _until_ready(self, child: Child, process: asyncio.subprocess.Process) -> None:
         deadline = time.monotonic() + child.spec.ready_within_s
@@ -191,6 +203,21 @@ class Supervisor:
             await asyncio.sleep(PROBE_EVERY_S)
         if not child.was_ready.is_set():
             raise self._failed(child, ended_because(process.returncode, self._log_tail(child)))
+
+    async def _end_those_that_map(self, child: Child) -> None:
+        """They are started again by their own tasks."""
+        role = child.spec.memory_mapped_by
+        holders = [each for each in self.children.values() if role is not None and each.spec.role is role]
+        living = [(each, each.process) for each in holders if each.process is not None and each.pid is not None]
+        for each, process in living:
+            self._note(each, f"maps the memory of {child.spec.name}, which has ended: starting again")
+            _signal_group(process.pid, signal.SIGTERM)
+        for each, process in living:
+            try:
+                async with asyncio.timeout(each.spec.stop_within_s):
+                    await process.wait()
+            except TimeoutError:
+                _kill_group(process.pid)
 
     async def _spawn(self, spec: ProcessSpec) -> asyncio.subprocess.Process:
         tether = (sys.executable, "-m", "prime_inference.local.tether", str(os.getpid()), str(spec.nice), "--")

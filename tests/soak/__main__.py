@@ -28,6 +28,8 @@ MODES = [Mode.OK] * 6 + [Mode.DIES, Mode.BUSY, Mode.GARBAGE, Mode.HANG]
 MODE_S = 7.0
 LEAVES = 0.2
 """Share of the clients' requests that leave somewhere on the way."""
+SETTLED_S = 5.0
+"""A deployment notes that it has completed an answer after its last write, by when the client can have it already."""
 QUIET_S = 12.0
 """After the load: idle connections are closed, breakers probed, slices given back."""
 
@@ -75,14 +77,16 @@ async def sample(fleet: Fleet, started: float) -> list[dict[str, Any]]:
 
 
 def forget_old(fleet: Fleet, finals: list[Try], totals: dict[str, int]) -> None:
-    """Judged and dropped, so that the soak itself stays small."""
-    fleet.judge_nothing_lost_or_doubled(finals, but=list(End))
-    for final in finals:
+    """Judged and dropped, so that the soak itself stays small. What ended a moment ago waits for the next time."""
+    before = time.monotonic() - SETTLED_S
+    settled = [final for final in finals if final.ended < before]
+    fleet.judge_nothing_lost_or_doubled(settled, but=list(End))
+    for final in settled:
         end = f"{final.end} {final.status}" if final.end is End.STATUS else final.end.value
         totals[end] = totals.get(end, 0) + 1
-    finals.clear()
+    finals[:] = [final for final in finals if final.ended >= before]
     fleet.tries.clear()
-    ended = time.monotonic() - 60.0
+    ended = time.monotonic() - 120.0
     for fake in fleet.fakes:
         fake.arrivals = [each for each in fake.arrivals if each.started > ended]
 
@@ -104,8 +108,9 @@ async def soak(seconds: float, folder: Path) -> dict[str, Any]:
                 forget_old(fleet, finals, totals)
             left = sum(await asyncio.gather(*clients))
             await breaking
-            forget_old(fleet, finals, totals)
             await asyncio.sleep(QUIET_S)
+            forget_old(fleet, finals, totals)
+            assert not finals, finals
             last = await sample(fleet, started)
     finally:
         site.close()

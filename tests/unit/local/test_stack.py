@@ -90,6 +90,8 @@ def test_gpu_workers_get_their_gpu_and_their_share_of_it() -> None:
     assert value_of(prefill, "--gpu-memory-utilization") == "0.45"
     assert "--enforce-eager" not in decode.argv
     assert prefill.env["PRIME_NIXL_PROGRESS_SLEEP_US"] == "0"
+    assert (prefill.memory_mapped_by, decode.memory_mapped_by) == (Role.DECODE, None)
+    assert all(spec.memory_mapped_by is None for spec in specs_of(plan()))
 
 
 def test_workers_that_share_a_gpu_start_one_after_another_and_others_at_once() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -67,6 +68,31 @@ async def test_a_killed_process_comes_back_and_its_children_do_not_stay(tmp_path
         watching.cancel()
         await supervisor.stop()
     assert ("one", Phase.RESTARTING) in seen.phases
+
+
+async def test_what_maps_a_dead_ones_memory_ends_before_it_starts_again(tmp_path: Path) -> None:
+    state, seen = StateDir(tmp_path / "state"), Seen()
+    one, two, three = free_ports(3)
+    prefill = replace(serving("prefill", one), role=Role.PREFILL, memory_mapped_by=Role.DECODE)
+    decode = replace(serving("decode", two, after=("prefill",)), role=Role.DECODE)
+    with state.locked():
+        supervisor = Supervisor([prefill, decode, serving("other", three)], state, seen)
+        await supervisor.start()
+        watching = asyncio.create_task(supervisor.watch())
+        first = supervisor.living()
+        os.kill(first["prefill"], 9)
+        async with asyncio.timeout(20):
+            while any(supervisor.children[name].restarts < 1 for name in ("prefill", "decode")) or any(
+                child.phase is not Phase.READY for child in supervisor.children.values()
+            ):
+                await asyncio.sleep(0.05)
+        second = supervisor.living()
+        watching.cancel()
+        await supervisor.stop()
+    assert second["other"] == first["other"]
+    assert second["decode"] != first["decode"]
+    again = seen.phases[seen.phases.index(("decode", Phase.RESTARTING)) :]
+    assert again.index(("prefill", Phase.READY)) < again.index(("decode", Phase.STARTING))
 
 
 async def test_the_reason_of_a_failed_start_is_of_this_run(tmp_path: Path) -> None:
