@@ -3,6 +3,7 @@
 `bench.py` calls it after the closed-loop parts, whose results are its first guesses.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ MOST_PROBES = 7
 
 FIRST_GUESS = 0.7
 """Of the closed-loop rate: a request is dearer when it comes alone."""
+
+RECOVERY_S = 3.0
+"""After a probe with failures: a gateway whose breaker they opened would refuse the next one, too."""
 
 Keep = Callable[..., Any]
 """`keep(result, **about)` appends a point to the part."""
@@ -66,6 +70,8 @@ class OpenLoop:
                 verdict = judge(what, result, rate)
                 kept = {name: value for name, value in result.items() if name not in ("first_event", "gap")}
                 self._keep(kept, kind="probe", what=what.value, rate=rate, verdict=verdict.value)
+                if verdict is Verdict.FAILED:
+                    time.sleep(RECOVERY_S)
                 # A load generator that is too busy cannot say that more would be served.
                 bracket = bracket.narrowed(rate, verdict is Verdict.SERVED and not result["void"])
             if bracket.served:
