@@ -37,6 +37,9 @@ KINDS: dict[str, list[str]] = {
 }
 """The load generator's mode, connections, warm-up and measured seconds, and what its mode wants beside."""
 
+LONGEST_TURN_S = 60.0
+"""A load that has not ended by then has a gateway that does not accept."""
+
 LEAST_UNITS = 20
 """A turn in which the machine hardly let it run says nothing."""
 
@@ -65,7 +68,9 @@ def turn(target: Target, kind: str) -> dict[str, float]:
     mode, connections, *rest = KINDS[kind]
     load = [str(build("load")), mode, target.address, target.path, targets.KEY, connections, *rest]
     before = cpu_ns(target.pid)
-    done = subprocess.run(["taskset", "-c", str(LOAD_CORE), *load], check=True, capture_output=True)
+    done = subprocess.run(
+        ["taskset", "-c", str(LOAD_CORE), *load], check=True, capture_output=True, timeout=LONGEST_TURN_S
+    )
     used = cpu_ns(target.pid) - before
     told = json.loads(done.stdout)
     units = told["ok"] if kind == "lone" else told["events"]
