@@ -48,6 +48,7 @@ class Store(MemoryAdmissionStore):
         self.reply = asyncio.Event()
         self.reply.set()
         self.error: Exception | None = None
+        self.lasting = False
         self.stalls_s = 0.0
         self.clock = clock
         self.trips = 0
@@ -63,7 +64,7 @@ class Store(MemoryAdmissionStore):
     ) -> tuple[Standing, list[StoreAnswer]]:
         self.trips += 1
         if self.error is not None:
-            error, self.error = self.error, None
+            error, self.error = self.error, self.error if self.lasting else None
             self.clock.now += self.stalls_s
             raise error
         answer = await super().acquire(replica, deployment, capacity, held, asks, within_s)
@@ -135,6 +136,19 @@ async def test_a_lost_trip_is_decided_on_the_share_at_once(admission: Admission,
     store.error = SiteUnavailable(Trouble.TIMEOUT)
     assert len(await take(admission, 60)) == 60, "one replica: its share is the limit"
     assert admission.alone
+
+
+async def test_a_client_that_leaves_while_the_site_is_away_does_not_stop_everything(
+    admission: Admission, store: Store
+) -> None:
+    """It had left when its ask was looked at, and could not say so: the line was served again and again in one turn."""
+    store.error, store.lasting = SiteUnavailable(Trouble.LINK_DOWN), True
+    asking = asyncio.create_task(admission.acquire(ASK))
+    await asyncio.sleep(0)  # it stands in line, and nobody has looked
+    asking.cancel()
+    await asyncio.wait({asking}, timeout=5)
+    assert asking.cancelled()
+    assert admission.waiting("d") == 0
 
 
 async def test_a_bug_in_the_store_reaches_those_who_wait_and_not_the_next(admission: Admission, store: Store) -> None:
