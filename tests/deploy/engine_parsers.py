@@ -31,6 +31,8 @@ def worker(argv: list[str]) -> dict[str, Any]:
 
     protocol = make_kv_connector_protocol(copy.copy(Settings(transfer)))
     mode = dynamo.disaggregation_mode
+    if engine.prefill_context_parallel_size > 1:
+        accept_prefill_context(engine)
     return {
         "mode": getattr(mode, "value", mode),
         "tensor": engine.tensor_parallel_size,
@@ -44,6 +46,33 @@ def worker(argv: list[str]) -> dict[str, Any]:
         "parsers": [dynamo.dyn_tool_call_parser, dynamo.dyn_reasoning_parser, engine.reasoning_parser],
         "structural_tag": dynamo.structural_tag,
     }
+
+
+def accept_prefill_context(engine: Any) -> None:
+    """vLLM's own check of prefill context parallelism, which it makes when the model runner starts, for a model of sparse
+    latent attention as GLM-5.3 is. Raises what vLLM raises."""
+    from types import SimpleNamespace
+
+    from vllm.config import CUDAGraphMode
+    from vllm.v1.worker.gpu.pcp_manager import PCPManager
+
+    mode = engine.compilation_config.cudagraph_mode
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(
+            prefill_context_parallel_size=engine.prefill_context_parallel_size,
+            decode_context_parallel_size=engine.decode_context_parallel_size,
+            pipeline_parallel_size=engine.pipeline_parallel_size,
+            dcp_comm_backend=engine.dcp_comm_backend,
+        ),
+        model_config=SimpleNamespace(
+            use_mla=True, is_encoder_decoder=False, hf_text_config=SimpleNamespace(index_topk=2048)
+        ),
+        lora_config=None,
+        speculative_config=None,
+        # What vLLM takes when nothing is said.
+        compilation_config=SimpleNamespace(cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE if mode is None else mode),
+    )
+    PCPManager.validate_config(config, supports_mm_inputs=False)
 
 
 def frontend(argv: list[str]) -> dict[str, Any]:
@@ -78,11 +107,57 @@ def mooncake_configuration(argv: list[str]) -> dict[str, Any]:
     return {"master": config.master_server_address, "protocol": config.protocol, "mode": config.mode}
 
 
+def bare(*packages: str) -> None:
+    """Packages without their `__init__`: the planner's own imports its performance models, which need packages that only
+    NVIDIA's planner image has. What is read below is the planner's configuration and its reading of a graph, as pinned."""
+    import importlib.util
+    import types
+
+    for name in packages:
+        spec = importlib.util.find_spec(name.rpartition(".")[0])
+        if name not in sys.modules and spec is not None:
+            module = types.ModuleType(name)
+            last = name.rpartition(".")[2]
+            module.__path__ = [f"{folder}/{last}" for folder in spec.submodule_search_locations or []]
+            sys.modules[name] = module
+
+
+def planner(argv: list[str]) -> dict[str, Any]:
+    bare("dynamo.planner")
+    from dynamo.planner.config.planner_config import PlannerConfig
+
+    config = PlannerConfig.from_config_arg(argv[0])
+    # It would ignore a key that it does not know.
+    with open(argv[0], encoding="utf-8") as file:
+        unknown = set(json.load(file)) - set(PlannerConfig.model_fields)
+    if unknown:
+        raise ValueError(f"no such keys: {', '.join(sorted(unknown))}")
+    return {
+        "target": config.optimization_target,
+        "gpus": config.max_gpu_budget,
+        "prefill_gpus": config.prefill_engine_num_gpu,
+        "decode_gpus": config.decode_engine_num_gpu,
+        "least": [config.effective_prefill_min_endpoint, config.effective_decode_min_endpoint],
+    }
+
+
+def planner_roles(argv: list[str]) -> dict[str, Any]:
+    bare("dynamo.planner")
+    from dynamo.planner.config.defaults import SubComponentType
+    from dynamo.planner.monitoring.dgd_services import get_component_from_type_or_name
+
+    graph = json.loads(argv[0])
+    found = {role: get_component_from_type_or_name(graph, SubComponentType(role)) for role in ("prefill", "decode")}
+    return {role: [component.name, component.number_replicas()] for role, component in found.items()}
+
+
 def router_policy(argv: list[str]) -> dict[str, Any]:
     return frontend(["--router-mode", "kv", "--router-policy-config", argv[0]])
 
 
-READERS = {f.__name__: f for f in (worker, frontend, lmcache, mooncake_configuration, router_policy)}
+READERS = {
+    f.__name__: f for f in (worker, frontend, lmcache, mooncake_configuration, router_policy, planner, planner_roles)
+}
 
 
 def answer(item: dict[str, Any]) -> dict[str, Any]:

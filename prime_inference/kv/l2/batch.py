@@ -16,7 +16,7 @@ from prime_inference.kv.l2.outcomes import KeyOutcome, Operation
 
 _WAITING, _CLAIMED, _SETTLED = range(3)
 
-_NO_BUFFER = memoryview(b"")
+NO_BUFFER = memoryview(b"")
 
 
 class Batch:
@@ -49,6 +49,15 @@ class Batch:
             self._states[index] = _CLAIMED
             return True
 
+    def claim_each(self, indices: Sequence[int]) -> list[int]:
+        """`claim` for several keys in one turn of the lock: those that are claimed now."""
+        with self._lock:
+            states = self._states
+            claimed = [index for index in indices if states[index] == _WAITING]
+            for index in claimed:
+                states[index] = _CLAIMED
+        return claimed
+
     def release(self, index: int) -> None:
         """Give a claim back unsettled (the exchange failed and will be tried again). A no-op if it was not claimed."""
         with self._lock:
@@ -71,18 +80,20 @@ class Batch:
         self.complete()
         return True
 
-    def settle_each(self, ends: Sequence[tuple[int, KeyOutcome]]) -> list[KeyOutcome]:
-        """`settle` for several keys in one turn of the lock: the outcomes of those that were not settled before."""
+    def settle_each(self, ends: Sequence[tuple[int, KeyOutcome]]) -> int:
+        """`settle` for several keys in one turn of the lock: how many were not settled before."""
         with self._lock:
-            new = [(index, outcome) for index, outcome in ends if self._states[index] != _SETTLED]
-            for index, outcome in new:
-                self._states[index] = _SETTLED
-                self.outcomes[index] = outcome
-            self._unsettled -= len(new)
-            complete = bool(new) and not self._unsettled
+            states, outcomes, new = self._states, self.outcomes, 0
+            for index, outcome in ends:
+                if states[index] != _SETTLED:
+                    states[index] = _SETTLED
+                    outcomes[index] = outcome
+                    new += 1
+            self._unsettled -= new
+            complete = new > 0 and not self._unsettled
         if complete:
             self.complete()
-        return [outcome for _, outcome in new]
+        return new
 
     def settle_waiting(self, outcome: KeyOutcome) -> list[int]:
         """Settle every key that no lane has claimed; the indices of those settled here."""
@@ -117,7 +128,7 @@ class Task:
 
     __slots__ = ("batch", "buffer", "index", "key", "losses")
 
-    def __init__(self, batch: Batch, index: int, buffer: memoryview = _NO_BUFFER) -> None:
+    def __init__(self, batch: Batch, index: int, buffer: memoryview = NO_BUFFER) -> None:
         self.batch = batch
         self.index = index
         self.key = batch.keys[index]

@@ -19,9 +19,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 
-from prime_inference.kv.l2.batch import Batch, Task
-from prime_inference.kv.l2.exchange import ServedKey
+from prime_inference.kv.l2.batch import NO_BUFFER, Batch, Task
+from prime_inference.kv.l2.exchange import Served
 from prime_inference.kv.l2.lane import Lane
 from prime_inference.kv.l2.outcomes import KeyOutcome, Operation
 from prime_inference.kv.l2.partition import shard_of
@@ -146,7 +147,7 @@ class ShardedL2Client:
     ) -> Batch:
         if buffers is not None and len(buffers) != len(keys):
             raise ValueError(f"{len(keys)} keys but {len(buffers)} buffers")
-        if operation is Operation.LOAD and any(buffer.readonly for buffer in buffers or ()):
+        if operation is Operation.LOAD and any(map(attrgetter("readonly"), buffers or ())):
             raise ValueError("a buffer to load into is read-only")
         lanes, limit_s = {
             Operation.LOOKUP: ("lookup", self.settings.lookup_timeout_s),
@@ -162,17 +163,20 @@ class ShardedL2Client:
         if not keys:
             batch.complete()
             return batch
-        by_shard: dict[int, list[Task]] = {}
-        for index, key in enumerate(batch.keys):
-            task = Task(batch, index, buffers[index].cast("B")) if buffers is not None else Task(batch, index)
-            by_shard.setdefault(shard_of(key, len(self.settings.shards)), []).append(task)
+        views = [buffer.cast("B") for buffer in buffers] if buffers is not None else [NO_BUFFER] * len(keys)
+        tasks = [Task(batch, index, view) for index, view in enumerate(views)]
+        shards = len(self.settings.shards)
+        by_shard: dict[int, list[Task]] = {0: tasks} if shards == 1 else {}
+        if shards > 1:
+            for task in tasks:
+                by_shard.setdefault(shard_of(task.key, shards), []).append(task)
         with self._due_changed:
             heapq.heappush(self._due, (deadline, number, batch))
             if self._due[0][2] is batch:
                 self._due_changed.notify()
-        for shard, tasks in by_shard.items():
-            if not self._lanes[lanes][shard].put(tasks):
-                for task in tasks:
+        for shard, its_own in by_shard.items():
+            if not self._lanes[lanes][shard].put(its_own):
+                for task in its_own:
                     batch.settle(task.index, KeyOutcome.CLOSED)
         return batch
 
@@ -186,11 +190,11 @@ class ShardedL2Client:
             if self._event_fd >= 0:
                 os.eventfd_write(self._event_fd, 1)
 
-    def _record(self, shard: int, served: list[ServedKey]) -> None:
+    def _record(self, shard: int, served: list[Served]) -> None:
         name = str(self.settings.shards[shard])
         with self._lock:
-            for operation, outcome, value_bytes in served:
-                self._counts[name, operation, outcome] += 1
+            for operation, outcome, keys, value_bytes in served:
+                self._counts[name, operation, outcome] += keys
                 self._bytes[name, operation] += value_bytes
 
     def _expire_due(self) -> None:
@@ -205,4 +209,4 @@ class ShardedL2Client:
                 batch = heapq.heappop(self._due)[2]
             for index in batch.settle_waiting(KeyOutcome.DEADLINE):
                 shard = shard_of(batch.keys[index], len(self.settings.shards))
-                self._record(shard, [(batch.operation, KeyOutcome.DEADLINE, 0)])
+                self._record(shard, [(batch.operation, KeyOutcome.DEADLINE, 1, 0)])

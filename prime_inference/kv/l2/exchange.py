@@ -5,14 +5,15 @@ says which keys to try again. The key whose reply was awaited is the one charged
 """
 
 import importlib
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from types import ModuleType
 
-from prime_inference.kv.l2.batch import Task
+from prime_inference.kv.l2.batch import Batch, Task
 from prime_inference.kv.l2.connection import Connection, ConnectionLost, DeadlinePassed, Unreachable
 from prime_inference.kv.l2.outcomes import KeyOutcome, Operation
-from prime_inference.kv.l2.wire import TERMINATOR, MalformedReply, ReplyHeader, ReplyKind, command, store_head
+from prime_inference.kv.l2.wire import TERMINATOR, MalformedReply, ReplyHeader, ReplyKind, key_command, store_head
 
 
 def _compiled() -> ModuleType | None:
@@ -45,11 +46,11 @@ LARGEST_DISCARD_BYTES = 64 * 1024 * 1024
 _COMMANDS = {Operation.LOOKUP: b"EXISTS", Operation.LOAD: b"GET", Operation.DELETE: b"DEL"}
 
 
-ServedKey = tuple[Operation, KeyOutcome, int]
-"""For the counters: operation, what was settled, and the bytes moved into or out of the caller's buffer."""
+Served = tuple[Operation, KeyOutcome, int, int]
+"""For the counters: operation, what was settled, how many keys, and the bytes moved into or out of their buffers."""
 
 
-def serve(connection: Connection, window: list[Task], served: list[ServedKey]) -> list[Task]:
+def serve(connection: Connection, window: list[Task], served: list[Served]) -> list[Task]:
     """Settle the keys of `window` in one exchange; those to be tried again, in order (empty when all are settled).
     What was settled here is appended to `served`.
 
@@ -89,9 +90,9 @@ class _Current:
         self.window = window
         self.task = window[0]
 
-    def fail(self, outcome: KeyOutcome, served: list[ServedKey]) -> None:
+    def fail(self, outcome: KeyOutcome, served: list[Served]) -> None:
         if self.task.batch.settle(self.task.index, outcome):
-            served.append((self.task.batch.operation, outcome, 0))
+            served.append((self.task.batch.operation, outcome, 1, 0))
 
 
 _OPERATIONS = (Operation.LOOKUP, Operation.LOAD, Operation.STORE, Operation.DELETE)
@@ -100,22 +101,21 @@ _DONE, _DEADLINE, _MALFORMED, _LOST, _DROP = range(5)
 
 
 def _exchange_compiled(
-    compiled: ModuleType, connection: Connection, fd: int, current: _Current, served: list[ServedKey]
+    compiled: ModuleType, connection: Connection, fd: int, current: _Current, served: list[Served]
 ) -> None:
     """`_exchange` in C, one call for the keys of one operation. All of them are claimed first, since nobody can be asked
     on the way; the deadline still ends the call, and what it left is handed back."""
     for operation, tasks in groupby(current.window, key=lambda task: task.batch.operation):
-        claimed = [task for task in tasks if task.batch.claim(task.index)]
+        claimed = _claim(list(tasks))
         if not claimed:
             continue
         current.task = claimed[0]
         moves = operation in (Operation.LOAD, Operation.STORE)
-        heads = [
-            store_head(task.key, len(task.buffer))
-            if operation is Operation.STORE
-            else command(_COMMANDS[operation], task.key)
-            for task in claimed
-        ]
+        if operation is Operation.STORE:
+            heads = [store_head(task.key, len(task.buffer)) for task in claimed]
+        else:
+            name = _COMMANDS[operation]
+            heads = [key_command(name, task.key) for task in claimed]
         codes, status = compiled.exchange(
             fd,
             _OPERATIONS.index(operation),
@@ -139,22 +139,40 @@ def _exchange_compiled(
             return
 
 
-def _settle_codes(claimed: list[Task], codes: bytes, served: list[ServedKey]) -> None:
-    ended = zip(claimed[: len(codes)], codes, strict=True)
-    for _, group in groupby(ended, key=lambda each: id(each[0].batch)):
-        each = list(group)
-        batch = each[0][0].batch
-        moved = len(served)
-        sizes = {task.index: len(task.buffer) for task, code in each if code == 0}
-        outcomes = [(task.index, _CODES[code]) for task, code in each]
-        served += [
-            (batch.operation, outcome, sizes.get(index, 0))
-            for (index, outcome), _ in zip(outcomes, batch.settle_each(outcomes), strict=True)
-        ]
-        assert len(served) - moved == len(each), "a claimed key is settled by its lane alone"
+def _runs(tasks: Sequence[Task]) -> Iterator[tuple[Batch, list[Task]]]:
+    """Consecutive keys of one batch: its lock is taken once for all of them."""
+    began = 0
+    for at in range(1, len(tasks) + 1):
+        if at == len(tasks) or tasks[at].batch is not tasks[began].batch:
+            yield tasks[began].batch, list(tasks[began:at])
+            began = at
 
 
-def _exchange(connection: Connection, current: _Current, served: list[ServedKey]) -> None:
+def _claim(tasks: Sequence[Task]) -> list[Task]:
+    claimed: list[Task] = []
+    for batch, run in _runs(tasks):
+        ours = batch.claim_each([task.index for task in run])
+        if len(ours) == len(run):
+            claimed += run
+        else:
+            kept = set(ours)
+            claimed += [task for task in run if task.index in kept]
+    return claimed
+
+
+def _settle_codes(claimed: Sequence[Task], codes: bytes, served: list[Served]) -> None:
+    at = 0
+    for batch, run in _runs(claimed[: len(codes)]):
+        outcomes = [_CODES[code] for code in codes[at : at + len(run)]]
+        at += len(run)
+        settled = batch.settle_each([(task.index, outcome) for task, outcome in zip(run, outcomes, strict=True)])
+        assert settled == len(run), "a claimed key is settled by its lane alone"
+        moved = sum(len(task.buffer) for task, outcome in zip(run, outcomes, strict=True) if outcome is KeyOutcome.OK)
+        for outcome, keys in Counter(outcomes).items():
+            served.append((batch.operation, outcome, keys, moved if outcome is KeyOutcome.OK else 0))
+
+
+def _exchange(connection: Connection, current: _Current, served: list[Served]) -> None:
     """Flight by flight. The next one leaves when the first reply of the last one begins, so that the shard has work
     while we read, and never so much that it prepares the last value before it has sent the first. A large value has its
     connection to itself."""
@@ -177,7 +195,7 @@ def _exchange(connection: Connection, current: _Current, served: list[ServedKey]
             current.task = task
         outcome = _take_reply(connection, task, header)
         if batch.settle(task.index, outcome):
-            served.append((batch.operation, outcome, len(task.buffer) if outcome is KeyOutcome.OK else 0))
+            served.append((batch.operation, outcome, 1, len(task.buffer) if outcome is KeyOutcome.OK else 0))
 
 
 def _send_flight(connection: Connection, waiting: deque[Task], current: _Current) -> list[Task]:
@@ -196,7 +214,7 @@ def _send_flight(connection: Connection, waiting: deque[Task], current: _Current
         elif task.batch.is_settled(task.index):
             continue
         else:
-            parts.append(command(_COMMANDS[operation], task.key))
+            parts.append(key_command(_COMMANDS[operation], task.key))
         asked.append(task)
         flight_bytes += len(task.buffer)
     if asked:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from prime_inference.kv.l2.batch import Task
 from prime_inference.kv.l2.connection import Connection, Unreachable
-from prime_inference.kv.l2.exchange import ServedKey, serve
+from prime_inference.kv.l2.exchange import Served, serve
 from prime_inference.kv.l2.outcomes import KeyOutcome
 from prime_inference.kv.l2.settings import ShardAddress
 
@@ -40,7 +40,7 @@ class Lane:
         password: str,
         name: str,
         connections: int,
-        record: Callable[[list[ServedKey]], None],
+        record: Callable[[list[Served]], None],
     ) -> None:
         self._record = record
         self._queue: deque[Task] = deque()
@@ -81,7 +81,7 @@ class Lane:
     def _run(self, connection: Connection) -> None:
         while window := self._take():
             left = window
-            served: list[ServedKey] = []
+            served: list[Served] = []
             while left:
                 if self._closed or time.monotonic() < self._unreachable_until:
                     outcome = KeyOutcome.CLOSED if self._closed else KeyOutcome.UNREACHABLE
@@ -114,11 +114,11 @@ class Lane:
             return window
 
 
-def _settle(tasks: list[Task], outcome: KeyOutcome) -> list[ServedKey]:
+def _settle(tasks: list[Task], outcome: KeyOutcome) -> list[Served]:
     """Settle keys that will not be served; those that the deadline had not settled before."""
-    served: list[ServedKey] = []
+    served: list[Served] = []
     for task in tasks:
         task.batch.release(task.index)
         if task.batch.settle(task.index, outcome):
-            served.append((task.batch.operation, outcome, 0))
+            served.append((task.batch.operation, outcome, 1, 0))
     return served

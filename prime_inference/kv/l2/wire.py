@@ -40,6 +40,11 @@ def command(*parts: bytes) -> bytes:
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
+def key_command(name: bytes, key: bytes) -> bytes:
+    """`command` of a name and one key, made once a key and so in one step."""
+    return b"*2\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, len(key), key)
+
+
 def store_head(key: bytes, value_bytes: int) -> bytes:
     """SET up to its value; the value and TERMINATOR follow from the caller's own memory."""
     return b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(key), key, value_bytes)

@@ -28,6 +28,8 @@ VALUE_BYTES = 200_000
 DEADLINE_S = 0.4
 SLACK_S = 0.6
 """Scheduling on two busy cores, not part of the client's promise."""
+AMPLE_S = 4.0
+"""A deadline for what must succeed, on such cores, too."""
 UNTOUCHED = 0xEE
 
 
@@ -159,15 +161,13 @@ def test_nothing_is_written_after_the_deadline_told_the_caller(valkey: Misbehavi
 
 def test_keys_queued_behind_a_stalled_one_are_told_within_their_own_deadline(valkey: MisbehavingValkey) -> None:
     valkey.values = {b"k": value_of("k")}
-    valkey.on_get[b"stalled"] = says(b"", after_s=3.0)
-    client = client_of(valkey)
+    valkey.on_get[b"stalled"] = says(b"", after_s=6.0)
+    client = client_of(valkey, load_timeout_s=AMPLE_S)
     try:
-        first = client.load(["stalled"], buffers(1))
+        first = client.load(["stalled"], buffers(1), timeout_s=DEADLINE_S)
         time.sleep(DEADLINE_S / 2)
-        began = time.monotonic()
         second = client.load(["k"], buffers(1))
-        assert second.wait(DEADLINE_S + SLACK_S)
-        assert time.monotonic() - began < DEADLINE_S + SLACK_S
+        assert second.wait(AMPLE_S + SLACK_S)
         assert first.outcomes == [KeyOutcome.DEADLINE]
         assert second.outcomes == [KeyOutcome.OK]  # the lane gave the stalled connection up in time
     finally:
@@ -307,11 +307,11 @@ def test_whatever_happens_to_the_stream_only_whole_values_are_reported(
         return False
 
     valkey.on_any = reply
-    client = client_of(valkey)
+    client = client_of(valkey, load_timeout_s=AMPLE_S)
     try:
         into = [memoryview(bytearray([UNTOUCHED]) * value_bytes) for _ in names]
         batch = client.load(names, into)
-        assert batch.wait(DEADLINE_S + SLACK_S)
+        assert batch.wait(AMPLE_S + SLACK_S)
         for outcome, buffer in zip(batch.outcomes, into, strict=True):
             # After a reconnect the server begins again with the first value, so any whole value may come.
             if outcome is KeyOutcome.OK:

@@ -222,6 +222,73 @@ def test_under_prefill_context_parallelism_each_rank_is_alone_with_its_server(mo
         assert getattr(theirs, name) == getattr(ours, name)
 
 
+def test_eight_prefill_context_ranks_are_eight_ranks_with_one_list_of_blocks(module: Any) -> None:
+    """GLM-5.3's layers (latent rows and the indexers' rows) on eight PCP ranks, by vLLM's own classes: they are one group,
+    so a chunk has the same blocks in all layers, and a block of every rank holds as many tokens as one of a single rank."""
+    import torch
+    from vllm.config import ParallelConfig, VllmConfig
+    from vllm.v1.core.kv_cache_utils import get_kv_cache_groups
+    from vllm.v1.kv_cache_interface import MLAAttentionSpec
+
+    parallel = ParallelConfig(prefill_context_parallel_size=8, enable_expert_parallel=True)
+    assert (parallel.world_size, parallel.decode_context_parallel_size) == (8, 1)
+    rows = {
+        "latent": MLAAttentionSpec(
+            block_size=BLOCK, num_kv_heads=1, head_size=576, dtype=torch.uint8, cache_dtype_str="fp8_ds_mla"
+        ),
+        "indexer": MLAAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=132, dtype=torch.uint8),
+    }
+    layers = {f"{name}.{n}": row for n in range(22) for name, row in rows.items()}
+    config = VllmConfig()
+    config.parallel_config = parallel
+    groups = get_kv_cache_groups(config, layers)
+    assert [len(group.layer_names) for group in groups] == [44]
+    assert groups[0].kv_cache_spec.block_size == BLOCK
+
+
+def test_the_scheduler_counts_a_blocks_tokens_once_whatever_the_prefill_context() -> None:
+    """It is told of one prefill-context rank, where it divides blocks among decode-context ranks: that is what makes the
+    KV the same on all of them, and each rank's block number the scheduler's."""
+    from vllm.v1.core.sched import scheduler
+
+    assert "pcp_world_size=1," in inspect.getsource(scheduler.Scheduler.__init__)
+
+
+def test_every_prefill_context_rank_writes_the_rows_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's own gather before the write into the cache, with two ranks played by one: rows and slots of both come out."""
+    import torch
+    from vllm.v1.attention.ops import pcp
+
+    class Group:
+        world_size = 2
+
+        def all_gather(self, rows: Any, dim: int) -> Any:
+            return torch.cat([rows, rows + 100], dim=dim)
+
+    monkeypatch.setattr(pcp, "get_pcp_group", Group)
+    own = torch.arange(6.0).reshape(3, 2)
+    latent, position, slots = pcp.maybe_gather_mla_latent_cache_inputs(own, own + 10, torch.arange(6), 0, True)
+    assert latent.tolist() == [*own.tolist(), *(own + 100).tolist()]
+    assert position.tolist() == [*(own + 10).tolist(), *(own + 110).tolist()]
+    assert slots is not None
+    assert slots.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_layers_in_several_groups_are_refused(module: Any) -> None:
+    with pytest.raises(ValueError, match="moves one group of layers, this model has 2"):
+        module.refuse_what_is_not_replicated(
+            SimpleNamespace(
+                parallel_config=SimpleNamespace(),
+                model_config=SimpleNamespace(use_mla=True),
+                kv_transfer_config=SimpleNamespace(
+                    kv_connector_extra_config={"lmcache.mp.server_urls": ["tcp://a:1", "tcp://b:1"]}
+                ),
+            ),
+            2,
+            2,
+        )
+
+
 @pytest.mark.parametrize(
     ("parallel", "latent", "extra", "words"),
     [

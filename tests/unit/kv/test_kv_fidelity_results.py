@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.kv_tiers.fidelity import compare
+from benchmarks.kv_tiers.fidelity import CONTEXT_TOKENS, compare
 from benchmarks.kv_tiers.witnessed import judge
+from prime_inference.kv.capacity import CHUNK_TOKENS
 
 ROOT = Path(__file__).parents[3]
 RUNS = sorted(path.parent.name for path in (ROOT / "benchmarks/results").glob("*-kv-fidelity*/result.json"))
@@ -69,3 +70,15 @@ def test_where_an_answer_differs_from_cold_the_two_best_tokens_were_tied() -> No
     leads = [lead for name in RUNS for row in result(name)["paths"].values() for lead in row["leads_where_other"]]
     assert leads
     assert max(leads) == 0.0
+
+
+def test_at_the_longest_length_where_cold_finds_its_needles_every_path_finds_them() -> None:
+    told, page = result("2026-11-30-kv-fidelity-longest"), " ".join((ROOT / "docs/kv.md").read_text().split())
+    paths, lengths = told["paths"], [row["prompt_tokens"] for row in told["rows"]]
+    assert paths["cold"]["prompts"] == 8
+    assert paths["cold"]["needles"] >= 7
+    for path in ("L1", "L2"):
+        # No prompt that fits the context can have another chunk cached.
+        assert paths[path]["cached_tokens"] == [(CONTEXT_TOKENS - 1) // CHUNK_TOKENS * CHUNK_TOKENS]
+    assert f"eight prompts of {min(lengths):,} to {max(lengths):,} tokens" in page
+    assert f"{told['bytes']['stores_differ']} of {told['bytes']['stored']} chunks were stored again" in page

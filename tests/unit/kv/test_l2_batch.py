@@ -47,3 +47,23 @@ def test_a_key_is_settled_once_a_claimed_key_never_expires_and_completion_comes_
 
 def test_an_unsettled_key_never_reads_as_a_success() -> None:
     assert batch_of(2, []).succeeded == [False, False]
+
+
+EACH = st.lists(st.tuples(st.sampled_from(["claim", "settle", "expire"]), st.sets(st.integers(0, 5))), max_size=12)
+
+
+@given(EACH)
+def test_several_keys_in_one_turn_of_the_lock_end_as_one_after_the_other(actions: list[tuple[str, set[int]]]) -> None:
+    completed: list[Batch] = []
+    together, apart = batch_of(6, completed), batch_of(6, [])
+    for action, chosen in actions:
+        indices = sorted(chosen)
+        if action == "claim":
+            assert together.claim_each(indices) == [index for index in indices if apart.claim(index)]
+        elif action == "settle":
+            ends = [(index, KeyOutcome.OK if index % 2 else KeyOutcome.ABSENT) for index in indices]
+            assert together.settle_each(ends) == sum([apart.settle(index, outcome) for index, outcome in ends])
+        else:
+            assert together.settle_waiting(KeyOutcome.DEADLINE) == apart.settle_waiting(KeyOutcome.DEADLINE)
+        assert together.outcomes == apart.outcomes
+        assert together.wait(0) == apart.wait(0) == (len(completed) == 1)

@@ -6,7 +6,7 @@ import pytest
 
 from prime_inference.kv.l2.batch import Batch, Task
 from prime_inference.kv.l2.connection import Connection, ConnectionLost, DeadlinePassed, Unreachable
-from prime_inference.kv.l2.exchange import ServedKey, serve
+from prime_inference.kv.l2.exchange import Served, serve
 from prime_inference.kv.l2.outcomes import KeyOutcome, Operation
 from prime_inference.kv.l2.settings import ShardAddress
 from prime_inference.kv.l2.wire import ReplyHeader, ReplyKind
@@ -126,13 +126,13 @@ def test_unreachable_is_the_callers_to_judge_and_claims_nothing() -> None:
 
 def test_each_key_is_counted_once_with_the_bytes_it_moved() -> None:
     _, window, _ = loads(3)
-    served: list[ServedKey] = []
+    served: list[Served] = []
     serve(
         ScriptedConnection(FOUND, ReplyHeader(ReplyKind.NO_VALUE), ReplyHeader(ReplyKind.ERROR, text=b"ERR")),
         window,
         served,
     )
-    assert [(outcome, value_bytes) for _, outcome, value_bytes in served] == [
+    assert [(outcome, value_bytes) for _, outcome, _, value_bytes in served] == [
         (KeyOutcome.OK, len(VALUE)),
         (KeyOutcome.ABSENT, 0),
         (KeyOutcome.SERVER_ERROR, 0),

@@ -13,6 +13,24 @@ tests/deploy feeds what it renders to the parsers of Dynamo, vLLM and LMCache.
 {{- toJson $nixl -}}
 {{- end -}}
 
+{{/*
+The LMCache servers beside an engine: one, or one a rank where the ranks keep a replicated KV between them. Server r then has
+every Nth Valkey from r on, as `up` deals them (prime_inference/local/tiers.py). Ports stay below NIXL's side channel.
+*/}}
+{{- define "prime.worker.lmcacheServers" -}}
+{{- $worker := index .deployment .role -}}
+{{- $servers := list -}}
+{{- if $worker.lmcache.sharded -}}
+{{- $ranks := mul (int $worker.parallel.tensor) (int $worker.parallel.prefillContext) | int -}}
+{{- range $rank := until $ranks -}}
+{{- $servers = append $servers (dict "name" (printf "lmcache-%d" $rank) "first" $rank "step" $ranks "port" (add 5400 (mul 10 $rank))) -}}
+{{- end -}}
+{{- else -}}
+{{- $servers = list (dict "name" "lmcache" "first" 0 "step" 1 "port" 5555) -}}
+{{- end -}}
+{{- toJson $servers -}}
+{{- end -}}
+
 {{/* NIXL alone, or NIXL and a cache tier under MultiConnector: the tier rides along, NIXL answers for the hand-over. */}}
 {{- define "prime.worker.transferConfig" -}}
 {{- $worker := index .deployment .role -}}
@@ -26,7 +44,19 @@ tests/deploy feeds what it renders to the parsers of Dynamo, vLLM and LMCache.
 {{- $tier = dict "kv_connector" "MooncakeTierConnector" "kv_role" "kv_both" "kv_connector_module_path" "prime_inference.kv.mooncake_connector" "kv_load_failure_policy" "recompute" "kv_connector_extra_config" (dict "load_async" true "prime.salt" "required" "prime.gate.bytes_per_s" $gate.bytesPerSecond "prime.gate.prefill_tokens_per_s" $gate.prefillTokensPerSecond) -}}
 {{- else -}}
 {{- $gate := $worker.lmcache.gate -}}
-{{- $tier = dict "kv_connector" "TierConnector" "kv_role" "kv_both" "kv_connector_module_path" "prime_inference.kv.connector" "kv_load_failure_policy" "recompute" "kv_connector_extra_config" (dict "lmcache.mp.host" "tcp://127.0.0.1" "lmcache.mp.port" 5555 "lmcache.mp.mq_timeout" 120.0 "lmcache.mp.heartbeat_interval" 2.0 "prime.salt" "required" "prime.gate.bytes_per_s" $gate.bytesPerSecond "prime.gate.prefill_tokens_per_s" $gate.prefillTokensPerSecond) -}}
+{{- $extra := dict "lmcache.mp.mq_timeout" 120.0 "lmcache.mp.heartbeat_interval" 2.0 "prime.salt" "required" "prime.gate.bytes_per_s" $gate.bytesPerSecond "prime.gate.prefill_tokens_per_s" $gate.prefillTokensPerSecond -}}
+{{- $servers := include "prime.worker.lmcacheServers" . | fromJsonArray -}}
+{{- if $worker.lmcache.sharded -}}
+{{- $urls := list -}}
+{{- range $servers }}{{- $urls = append $urls (printf "tcp://127.0.0.1:%d" (int .port)) -}}{{- end -}}
+{{- $_ := set $extra "lmcache.mp.server_urls" $urls -}}
+{{- $tier = dict "kv_connector" "ShardedTierConnector" "kv_connector_module_path" "prime_inference.kv.sharded_connector" -}}
+{{- else -}}
+{{- $_ := set $extra "lmcache.mp.host" "tcp://127.0.0.1" -}}
+{{- $_ := set $extra "lmcache.mp.port" (int (first $servers).port) -}}
+{{- $tier = dict "kv_connector" "TierConnector" "kv_connector_module_path" "prime_inference.kv.connector" -}}
+{{- end -}}
+{{- $tier = merge $tier (dict "kv_role" "kv_both" "kv_load_failure_policy" "recompute" "kv_connector_extra_config" $extra) -}}
 {{- end -}}
 {{- toJson (dict "kv_connector" "MultiConnector" "kv_role" $nixl.kv_role "kv_load_failure_policy" "recompute" "kv_connector_extra_config" (dict "connectors" (list $nixl $tier))) -}}
 {{- end -}}
@@ -74,6 +104,8 @@ tests/deploy feeds what it renders to the parsers of Dynamo, vLLM and LMCache.
 {{- $_ := set $env "DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS" "5" -}}
 {{- $_ := set $env "DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS" (.deployment.drainSeconds | int64 | toString) -}}
 {{- if eq .role "prefill" }}{{- $_ := set $env "DYN_PREFILL_DRAIN_TIMEOUT_S" "120" -}}{{- end -}}
+{{- /* What the planner goes by: the engine tells of every forward pass. */ -}}
+{{- if .deployment.planner.enabled }}{{- $_ := set $env "DYN_FORWARDPASS_METRIC_PORT" "20380" -}}{{- end -}}
 {{- if $worker.kvCache.layout }}{{- $_ := set $env "VLLM_KV_CACHE_LAYOUT" $worker.kvCache.layout -}}{{- end -}}
 {{- if eq .deployment.device "cuda" }}{{- $_ := set $env "PRIME_NIXL_PROGRESS_SLEEP_US" "0" -}}{{- end -}}
 {{- if eq $worker.tier "mooncake" }}{{- $_ := set $env "MOONCAKE_CONFIG_PATH" "/etc/prime/mooncake/mooncake.json" -}}{{- end -}}
@@ -83,10 +115,20 @@ tests/deploy feeds what it renders to the parsers of Dynamo, vLLM and LMCache.
 {{- end -}}
 {{- end -}}
 
+{{/* Takes also "server", of lmcacheServers. */}}
 {{- define "prime.worker.lmcacheArgs" -}}
 {{- $worker := index .deployment .role -}}
-{{- $shards := dict "urls" (printf "resp://%s-lmcache-{shard}.%s.svc:6379" (include "prime.name" .root) .root.Release.Namespace) "shards" (int .root.Values.valkeySpec.shards) -}}
-{{- list "-m" "prime_inference.kv.server" (toJson $shards) "--host" "127.0.0.1" "--port" "5555" "--http-host" "127.0.0.1" "--http-port" "5556" "--chunk-size" "256" "--supported-transfer-mode" "auto" "--l1-size-gb" ($worker.lmcache.l1SizeGb | toString) "--eviction-policy" "LRU" "--l2-prefetch-policy" "retain" "--prometheus-port" "5557" | toYaml -}}
+{{- $template := printf "resp://%s-lmcache-{shard}.%s.svc:6379" (include "prime.name" .root) .root.Release.Namespace -}}
+{{- $shards := dict "urls" $template "shards" (int .root.Values.valkeySpec.shards) -}}
+{{- if $worker.lmcache.sharded -}}
+{{- $urls := list -}}
+{{- range $shard := untilStep (int .server.first) (int .root.Values.valkeySpec.shards) (int .server.step) -}}
+{{- $urls = append $urls ($template | replace "{shard}" (toString $shard)) -}}
+{{- end -}}
+{{- $shards = dict "urls" $urls -}}
+{{- end -}}
+{{- $port := int .server.port -}}
+{{- list "-m" "prime_inference.kv.server" (toJson $shards) "--host" "127.0.0.1" "--port" (toString $port) "--http-host" "127.0.0.1" "--http-port" (add1 $port | toString) "--chunk-size" "256" "--supported-transfer-mode" "auto" "--l1-size-gb" ($worker.lmcache.l1SizeGb | toString) "--eviction-policy" "LRU" "--l2-prefetch-policy" "retain" "--prometheus-port" (add $port 2 | toString) | toYaml -}}
 {{- end -}}
 
 {{- define "prime.worker" -}}
@@ -127,23 +169,25 @@ tests/deploy feeds what it renders to the parsers of Dynamo, vLLM and LMCache.
       {{- end }}
       {{- if eq $worker.tier "lmcache" }}
       initContainers:
-        # A sidecar: starts before the engine and stops after it.
-        - name: lmcache
-          image: {{ include "prime.image" (dict "root" .root "image" "engine") }}
-          imagePullPolicy: {{ .root.Values.images.engine.pullPolicy }}
+        # Sidecars: they start before the engine and stop after it.
+        {{- range $server := include "prime.worker.lmcacheServers" . | fromJsonArray }}
+        - name: {{ $server.name }}
+          image: {{ include "prime.image" (dict "root" $root "image" "engine") }}
+          imagePullPolicy: {{ $root.Values.images.engine.pullPolicy }}
           restartPolicy: Always
           command: [python3]
-          args: {{- include "prime.worker.lmcacheArgs" . | nindent 12 }}
+          args: {{- include "prime.worker.lmcacheArgs" (merge (dict "server" $server) $) | nindent 12 }}
           env:
             - {name: PYTHONHASHSEED, value: "0"}
             - {name: LMCACHE_TRACK_USAGE, value: "false"}
-          startupProbe: {tcpSocket: {port: 5555}, periodSeconds: 2, failureThreshold: 90}
+          startupProbe: {tcpSocket: {port: {{ $server.port }}}, periodSeconds: 2, failureThreshold: 90}
           resources:
             requests: {cpu: {{ $worker.lmcache.cpu | quote }}, memory: {{ $worker.lmcache.memory }}}
             limits: {memory: {{ $worker.lmcache.memory }}}
           securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
           volumeMounts:
             - {name: shm, mountPath: /dev/shm}
+        {{- end }}
       {{- end }}
       containers:
         - name: main
