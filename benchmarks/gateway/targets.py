@@ -97,14 +97,16 @@ def _signal(target: Target, number: signal.Signals) -> None:
 
 
 @contextmanager
-def process(name: str, core: int, command: list[str], environment: dict[str, str]) -> Iterator[int]:
+def process(
+    name: str, core: int, command: list[str], environment: dict[str, str], folder: Path = ROOT
+) -> Iterator[int]:
     """Runs it on one core, with nothing of our environment but what it needs; yields its pid, ends it."""
     home = WORK / "home"
     home.mkdir(parents=True, exist_ok=True)
     base = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT)}
     with (WORK / f"{name}.log").open("wb") as log:
         child = subprocess.Popen(
-            ["taskset", "-c", str(core), *command], env=base | environment, cwd=ROOT, stdout=log, stderr=log
+            ["taskset", "-c", str(core), *command], env=base | environment, cwd=folder, stdout=log, stderr=log
         )
     try:
         yield child.pid
@@ -139,21 +141,16 @@ def upstream() -> Iterator[Target]:
         yield Target(DIRECT, port, "/v1/chat/completions", pid, port)
 
 
+def valkey_command(port: int) -> list[str]:
+    where = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(WORK)]
+    return [str(get_binary_path()), *where, "--save", ""]
+
+
 @contextmanager
 def target(name: str, behind: Target) -> Iterator[Target]:
     """With a Valkey of its own beside the upstream: two gateways at one would be two replicas. Raises TimeoutError."""
     port, second, valkey_port = free_ports(3)
-    valkey = [
-        str(get_binary_path()),
-        "--port",
-        str(valkey_port),
-        "--bind",
-        "127.0.0.1",
-        "--save",
-        "",
-        "--dir",
-        str(WORK),
-    ]
+    valkey = valkey_command(valkey_port)
     base = f"http://127.0.0.1:{behind.port}"
     path, ready = "/v1/chat/completions", "/readyz"
     environment: dict[str, str] = {}

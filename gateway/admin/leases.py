@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gateway.admission import Weight
+from gateway.admission.valkey_store import held_key, lease_key
 from gateway.site import SiteUnavailable
 from gateway.site.valkey_store import Script, SiteValkey
 
@@ -27,7 +28,7 @@ class SiteLeases:
 
 async def leases_of(site: SiteValkey, deployments: Sequence[str]) -> SiteLeases | None:
     """None while the site cannot be asked."""
-    keys = [site.key("admission", "lease"), *(site.key("admission", "held", name) for name in deployments)]
+    keys = [lease_key(site), *(held_key(site, name) for name in deployments)]
     try:
         answer = json.loads(await site.run(SCRIPT, keys, []))
     except SiteUnavailable:

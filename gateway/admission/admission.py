@@ -200,6 +200,9 @@ class Admission:
         while len(desk.line):
             desk.changed.clear()
             again = await self._ask_once(deployment, desk)
+            # With the site away nothing in there waits. Who has left says so in his own turn, and must get it: else he stays
+            # in the line, and this goes round and round in one turn of the event loop, for ever.
+            await asyncio.sleep(0)
             if len(desk.line) and not desk.line.has_new and not again:
                 await _set_or_after(desk.changed, ASK_AGAIN_S)
         desk.server = None

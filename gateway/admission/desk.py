@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gateway.admission.ledger import Grant
 from gateway.admission.line import Line, Priority, Waiter
 from gateway.admission.outcomes import Refused
@@ -15,9 +17,8 @@ BATCH_SUFFIX = "/batch"
 """Batch has an account of its own beside its tenant's: it must not use up the tenant's floor."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What a request wants of one deployment."""
+class Ask(msgspec.Struct, frozen=True):
+    """What a request wants of one deployment. A Struct is made in a tenth of a frozen dataclass's time."""
 
     deployment: str
     capacity: Capacity

@@ -16,14 +16,23 @@ FIRST_BUCKET_KEY = 5
 """Where the buckets start in KEYS of an acquire, counted as Lua does."""
 
 
+def lease_key(site: SiteValkey) -> str:
+    """A replica holds one lease a site. Two sites with one set of leases would count it twice, and halve its share."""
+    return site.own_key("admission", "lease")
+
+
+def held_key(site: SiteValkey, deployment: str) -> str:
+    return site.own_key("admission", "held", deployment)
+
+
 class ValkeyAdmissionStore:
     def __init__(self, site: SiteValkey, settings: LeaseSettings, clock_ms: Callable[[], int] | None = None) -> None:
         """Without `clock_ms` time is the server's; tests pass a clock to run the law on times of their choice."""
         self._site = site
         self._settings = json.dumps(asdict(settings))
         self._clock_ms = clock_ms
-        self._channel = site.key("admission", "scarce")
-        self._lease_keys = [site.key("admission", "lease"), site.key("admission", "meta")]
+        self._channel = site.own_key("admission", "scarce")
+        self._lease_keys = [lease_key(site), site.own_key("admission", "meta")]
 
     async def acquire(
         self,
@@ -93,9 +102,10 @@ class ValkeyAdmissionStore:
         return json.loads(await self._site.run(SCRIPT, keys, args, within_s))
 
     def _deployment_keys(self, deployment: str) -> list[str]:
-        return [self._site.key("admission", "held", deployment), self._site.key("admission", "calling", deployment)]
+        return [held_key(self._site, deployment), self._site.own_key("admission", "calling", deployment)]
 
     def _bucket_key(self, bucket: str) -> str:
+        # Not by site: a key's limit is one limit wherever two sites can count it together.
         return self._site.key("ratelimit", bucket)
 
     @staticmethod

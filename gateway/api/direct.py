@@ -5,9 +5,10 @@ third, for endpoints that take the request as it is (docs/adr/0307). The routes 
 OpenAPI document, and for every method and path that is not exactly one of these.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
+from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
@@ -41,22 +42,34 @@ class DirectRequest(Request):
 
 
 class Direct:
-    """ASGI. `posts` holds the endpoints by path."""
+    """ASGI. `posts` holds the endpoints by path; it is asked for no other path."""
 
-    def __init__(self, app: ASGIApp, posts: Mapping[str, Answer], on_error: AnswerError) -> None:
-        self._app = app
+    def __init__(self, posts: Mapping[str, Answer], on_error: AnswerError) -> None:
         self._posts = posts
         self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = self._posts.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if answer is None:
-            await self._app(scope, receive, send)
-            return
-        scope.setdefault("state", {})["route"] = scope["path"]
+        scope["state"]["route"] = scope["path"]
         request = DirectRequest(scope, receive)
         try:
-            response = await answer(request)
+            response = await self._posts[scope["path"]](request)
         except ApiError as error:
             response = await self._on_error(request, error)
         await response(scope, receive, send)
+
+
+class DirectApi(FastAPI):
+    """A FastAPI application that hands what `answer_first` names to an ASGI application of its own: past FastAPI's,
+    Starlette's and its outermost middleware's turn, of which each would also be woken with every event of a stream."""
+
+    def answer_first(self, paths: Iterable[str], application: ASGIApp) -> None:
+        """POSTs at exactly these paths."""
+        self._first = application
+        self._first_paths = frozenset(paths)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in self._first_paths:
+            scope["app"] = self
+            await self._first(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)

@@ -101,7 +101,7 @@ def parse(raw: bytes, endpoint: Endpoint) -> GenerationRequest:
         raise InvalidRequest("`stream_options` must be an object.", param="stream_options", code="invalid_type")
     if options and not stream:
         raise InvalidRequest("`stream_options` needs `stream: true`.", param="stream_options", code="invalid_value")
-    if body.get("n") not in (None, 1):
+    if body.get("n") not in (None, 1) or isinstance(body.get("n"), bool):
         # A decode worker that pulls its KV cannot split one prompt into n choices: vLLM lets the request hang.
         raise InvalidRequest("`n` other than 1 is not supported.", param="n", code="unsupported_value")
     return GenerationRequest(

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.exchange import Exchange
 from gateway.api.presence import ClientGone, Presence, Shutdown
 from gateway.breaker import Ending
+from gateway.envelope import PLAIN_SEND
 from gateway.errors import ApiError, UpstreamTimeout
 from gateway.guard.refusals import draining
 from gateway.metering.settle import Outcome, outcome_of_status
@@ -135,7 +136,7 @@ class EventStream(Response):
         outcome = Outcome.INTERNAL_ERROR
         try:
             try:
-                await self._interruptible(send)
+                await self._interruptible(send, scope["state"].get(PLAIN_SEND, send))
                 outcome = self._outcome()
             except TimeoutError:
                 outcome = await self._interrupted(send)
@@ -146,7 +147,7 @@ class EventStream(Response):
         finally:
             self._close(outcome)
 
-    async def _interruptible(self, send: Send) -> None:
+    async def _interruptible(self, send: Send, plain_send: Send) -> None:
         limit = Limit(self._deadline - time.monotonic())
 
         def end(why: Interruption) -> None:
@@ -158,10 +159,10 @@ class EventStream(Response):
             self._presence.when_gone(lambda: end(Interruption.CLIENT_GONE)),
             self._shutdown.then(lambda: end(Interruption.SHUTTING_DOWN)),
         ):
-            await self._relay(send)
+            await self._relay(send, plain_send)
 
-    async def _relay(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+    async def _relay(self, send_head: Send, send: Send) -> None:
+        await send_head({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         while not self._opening.done():
             await _body(send, KEEP_ALIVE)
             await asyncio.wait({self._opening}, timeout=self._keepalive_s)

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from gateway.accounts.keys import KeyPriority
 from gateway.admission import Kind, Priority
@@ -23,8 +24,7 @@ SHORTEST_KEEPALIVE_S = 0.1
 """Whatever a client says of its patience, comments cost it and us something."""
 
 
-@dataclass(frozen=True)
-class Terms:
+class Terms(msgspec.Struct, frozen=True):
     kind: Kind
     priority: Priority
     patience_s: float

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from gateway.admission import Ask, Capacity, Grant, Kind, Priority
 from gateway.fleet.registry import Deployment
@@ -15,8 +16,7 @@ from gateway.site.trip_budget import TripBudget
 from gateway.telemetry.metrics import Metrics
 
 
-@dataclass(frozen=True)
-class Applicant:
+class Applicant(msgspec.Struct, frozen=True):
     """What of a request matters at the gate."""
 
     tenant: str

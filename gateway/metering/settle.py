@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.metering.usage import Usage
+from gateway.telemetry.logs import tell
 from gateway.telemetry.metrics import UNKNOWN_MODEL, Metrics
 
 logger = logging.getLogger("gateway.requests")
@@ -134,7 +135,9 @@ class Settlement:
             first_event_seconds=self._first_event_s,
             duration_seconds=duration,
         )
-        logger.info("request", extra={**msgspec.structs.asdict(record), "timing": self.timing})
+        fields = msgspec.structs.asdict(record)
+        fields["timing"] = self.timing
+        tell(logger, "request", fields)
         if self.span is not None:
             self.span.end(record)
         self._keep(record)

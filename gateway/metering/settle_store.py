@@ -98,6 +98,8 @@ class SettleStream:
             "socket_connect_timeout": OPERATION_TIMEOUT_S,
             "socket_timeout": OPERATION_TIMEOUT_S,
             "retry": Retry(NoBackoff(), 0),
+            # Else each new connection looks the library's version up in its package, on the event loop, and tells it.
+            "driver_info": None,
         }
         if not address.sentinels:
             return redis.Redis(host=address.host, port=address.port, ssl=address.tls, **options)

@@ -7,6 +7,7 @@ What Dynamo sees is a keyed hash with the tenant in it: a client can neither nam
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -33,6 +34,7 @@ def session_of(tenant: str, body: Mapping[str, Any], session_header: str | None,
     return _named(secret, tenant, "opening", _encode(_opening(body)))
 
 
+@lru_cache(maxsize=4096)
 def salt_of(tenant: str, secret: bytes) -> str:
     """The tenant's cache salt: prefixes computed for one tenant are never found by another."""
     return _named(secret, tenant, "salt", b"")

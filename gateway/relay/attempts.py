@@ -196,8 +196,7 @@ class Attempts:
             body = parts[0] if len(parts) == 1 else b"".join(parts)
             answer.release()
             whole = read(body)
-            if whole.usage is not None:
-                ticket.correct(whole.usage.uncached_tokens)
+            # Nothing to correct: what the ticket holds goes back in the same moment.
             ticket.close(Ending.SUCCEEDED)
             return UnaryAnswer(whole, target)
 

@@ -97,7 +97,12 @@ class SiteValkey:
         self._redis = self._connect(address)
 
     def key(self, *parts: str) -> str:
+        """Of the Valkey: all sites that share one have it in common."""
         return ":".join((self.prefix, *parts))
+
+    def own_key(self, *parts: str) -> str:
+        """Of this site alone, whoever else keeps his in the same Valkey."""
+        return self.key("site", self.name, *parts)
 
     async def run(
         self, script: Script, keys: Sequence[str], args: Sequence[str | int], within_s: float | None = None
@@ -163,6 +168,8 @@ class SiteValkey:
             "socket_timeout": self._patience.background_s,
             "socket_connect_timeout": self._patience.background_s,
             "retry": Retry(NoBackoff(), 0),
+            # Else each new connection looks the library's version up in its package, on the event loop, and tells it.
+            "driver_info": None,
             "maint_notifications_config": MaintNotificationsConfig(enabled=False),
         }
         if address.sentinels:

@@ -12,7 +12,9 @@ import random
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
+
+import msgspec
 
 from gateway.admission import Admission, Ask, Capacity, Grant, LeaseSettings, Weight
 from gateway.admission.valkey_store import ValkeyAdmissionStore
@@ -33,7 +35,7 @@ async def churn(admission: Admission, ask: Ask, seconds: float) -> list[tuple[fl
 
     async def client() -> None:
         while time.monotonic() < until:
-            answer = await admission.acquire(replace(ask, patience_s=random.choice((0.0, 0.1))))
+            answer = await admission.acquire(msgspec.structs.replace(ask, patience_s=random.choice((0.0, 0.1))))
             if isinstance(answer, Grant):
                 started = time.monotonic()
                 await asyncio.sleep(random.random() / 20)

@@ -10,9 +10,10 @@ from random import Random
 
 import pytest
 
+from gateway.admin.leases import leases_of
 from gateway.admission import Admission, Ask, Capacity, Grant, Kind, LeaseSettings, Outcome, Priority, Refused, Weight
-from gateway.admission.store import AdmissionStore
-from gateway.admission.valkey_store import ValkeyAdmissionStore
+from gateway.admission.store import AdmissionStore, Replica
+from gateway.admission.valkey_store import ValkeyAdmissionStore, held_key
 from gateway.ratelimit import charges_for, headers
 from gateway.ratelimit.core import UNITS
 from gateway.site.trip_budget import TRIP_BUDGET_S, Patience
@@ -59,8 +60,7 @@ class Fleet:
         """What the registry holds, told by a replica that asks for nothing."""
         used = Weight()
         for site in self.sites[:1]:
-            keys = site.key("admission", "held", "d")
-            raw = await site._redis.hvals(keys)  # type: ignore[misc]
+            raw = await site._redis.hvals(held_key(site, "d"))  # type: ignore[misc]
             for record in raw:
                 for requests, tokens in json.loads(record)["g"].values():
                     used = used.plus(Weight(requests, tokens))
@@ -387,3 +387,22 @@ async def test_with_valkey_away_each_replica_gives_out_its_share_of_a_rate(own_v
         assert [await replicas.take(who, 4, limited) for who in (0, 1, 2)] == [2, 2, 2]
         own_valkey.start()
         await within(5.0, lambda: not any(replica.alone for replica in replicas.replicas))
+
+
+async def test_sites_that_share_a_valkey_have_leases_of_their_own(
+    shared_valkey: ValkeyServer, request: pytest.FixtureRequest
+) -> None:
+    """Else one replica would count as two, and be given half of what is its own."""
+    address = SiteAddress(port=shared_valkey.port)
+    sites = [SiteValkey(name, address, request.node.name, CALM) for name in ("east", "west")]
+    try:
+        standings = [
+            await ValkeyAdmissionStore(site, QUICK).beat(Replica(site.name, 1, False, 1), {"d": (TEN, {})})
+            for site in sites
+        ]
+        assert [standing.replicas for standing in standings] == [1, 1]
+        leases = [await leases_of(site, ["d"]) for site in sites]
+        assert [[lease.epoch for lease in each.leases] for each in leases if each] == [["east"], ["west"]]
+    finally:
+        for site in sites:
+            await site.close()

@@ -3,8 +3,8 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
+import msgspec
 import pytest
 
 from gateway.admission import Admission, Ask, Capacity, Grant, LeaseSettings, Weight
@@ -43,7 +43,7 @@ async def test_after_a_failover_leases_breakers_and_limits_hold(failing_over: Se
         running: list[list[Grant]] = [[], [], []]
 
         async def take(who: int, count: int, patience_s: float = 0.0) -> int:
-            each = replace(ask, patience_s=patience_s)
+            each = msgspec.structs.replace(ask, patience_s=patience_s)
             answers = await asyncio.gather(*(replicas[who].acquire(each) for _ in range(count)))
             granted = [each for each in answers if isinstance(each, Grant)]
             running[who] += granted

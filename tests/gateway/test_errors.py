@@ -24,6 +24,7 @@ CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "
         ("POST", "/chat/completions", {"data": b""}, 400, "invalid_json"),
         ("POST", "/chat/completions", {"json": {"model": "x", "messages": [{"role": "user"}]}}, 404, "model_not_found"),
         ("POST", "/chat/completions", {"json": {**CHAT, "n": 3}}, 400, "unsupported_value"),
+        ("POST", "/chat/completions", {"json": {**CHAT, "n": True}}, 400, "unsupported_value"),
         ("POST", "/completions", {"json": {"model": "m"}}, 400, "missing_required_parameter"),
         ("POST", "/chat/completions", {"data": b"x" * 2000}, 413, "payload_too_large"),
         ("GET", "/models", {"headers": {"authorization": "Bearer sk-wrong"}}, 401, "invalid_api_key"),

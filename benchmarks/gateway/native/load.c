@@ -14,7 +14,8 @@
  *
  * Prints JSON: counts of the measured seconds, and histograms of nanoseconds as [bucket, count, ...]
  * (benchmarks/gateway/histogram.py says what a bucket is). A request is ok when it was answered 200 and whole: with usage,
- * or with every event and [DONE].
+ * or with every event and [DONE]. `open_at_start` and `open_at_end` are the requests that were due and not answered when
+ * the measured seconds began and ended: what grows between them is a backlog.
  */
 #define _GNU_SOURCE
 #include "common.h"
@@ -49,7 +50,7 @@ static struct sockaddr_in target;
 static Connection *all;
 static int *free_list, free_count;
 static int64_t began, warm_until, ends, gap_ns;
-static long sent, ok, failed, events_seen, serial, unanswered, most_waiting;
+static long sent, ok, failed, events_seen, serial, unanswered, most_waiting, open_at_start = -1, open_at_end;
 static int64_t worst_lateness;
 
 static void count_in(int which, int64_t ns) {
@@ -320,6 +321,7 @@ int main(int count, char **arguments) {
         }
         if (mode != CLOSED && next_due <= now) waiting = (long)((now - next_due) / step_ns) + 1;
         if (waiting > most_waiting) most_waiting = waiting;
+        if (open_at_start < 0 && now >= warm_until) open_at_start = room - free_count + waiting;
         int64_t due = ends;
         if (mode != CLOSED && free_count > 0 && next_due < due) due = (int64_t)next_due;
         if (mode == STREAMS && opened < connections && due > now + 1000000) due = now + 1000000;
@@ -329,6 +331,7 @@ int main(int count, char **arguments) {
     /* What was due in time and is not answered yet still counts: it is slow, not absent. */
     int64_t last = ends + (int64_t)(DRAIN_S * 1e9);
     long late = mode == OPEN && next_due < ends ? (long)((ends - next_due) / step_ns) : 0;
+    open_at_end = room - free_count + late;
     for (;;) {
         int open = 0;
         for (int i = 0; i < room; i++) open += all[i].busy && all[i].counted;
@@ -340,7 +343,8 @@ int main(int count, char **arguments) {
         for (int i = 0; i < number; i++) readable(ready[i].data.ptr);
     }
     printf("{\"seconds\":%.3f,\"sent\":%ld,\"ok\":%ld,\"failed\":%ld,\"unanswered\":%ld,\"most_waiting\":%ld,\"events\":%ld,"
-           "\"worst_lateness_us\":%lld", seconds, sent, ok, failed, unanswered, most_waiting, events_seen, (long long)(worst_lateness / 1000));
+           "\"open_at_start\":%ld,\"open_at_end\":%ld,\"worst_lateness_us\":%lld", seconds, sent, ok, failed, unanswered,
+           most_waiting, events_seen, open_at_start, open_at_end, (long long)(worst_lateness / 1000));
     print_histograms();
     printf("}\n");
     return 0;

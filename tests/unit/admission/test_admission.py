@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
+from msgspec import structs
 
 from gateway.admission import (
     Admission,
@@ -47,6 +48,7 @@ class Store(MemoryAdmissionStore):
         self.reply = asyncio.Event()
         self.reply.set()
         self.error: Exception | None = None
+        self.lasting = False
         self.stalls_s = 0.0
         self.clock = clock
         self.trips = 0
@@ -62,7 +64,7 @@ class Store(MemoryAdmissionStore):
     ) -> tuple[Standing, list[StoreAnswer]]:
         self.trips += 1
         if self.error is not None:
-            error, self.error = self.error, None
+            error, self.error = self.error, self.error if self.lasting else None
             self.clock.now += self.stalls_s
             raise error
         answer = await super().acquire(replica, deployment, capacity, held, asks, within_s)
@@ -136,6 +138,19 @@ async def test_a_lost_trip_is_decided_on_the_share_at_once(admission: Admission,
     assert admission.alone
 
 
+async def test_a_client_that_leaves_while_the_site_is_away_does_not_stop_everything(
+    admission: Admission, store: Store
+) -> None:
+    """It had left when its ask was looked at, and could not say so: the line was served again and again in one turn."""
+    store.error, store.lasting = SiteUnavailable(Trouble.LINK_DOWN), True
+    asking = asyncio.create_task(admission.acquire(ASK))
+    await asyncio.sleep(0)  # it stands in line, and nobody has looked
+    asking.cancel()
+    await asyncio.wait({asking}, timeout=5)
+    assert asking.cancelled()
+    assert admission.waiting("d") == 0
+
+
 async def test_a_bug_in_the_store_reaches_those_who_wait_and_not_the_next(admission: Admission, store: Store) -> None:
     store.error = ZeroDivisionError("bug")
     with pytest.raises(ZeroDivisionError):
@@ -185,7 +200,7 @@ async def test_a_draining_replica_refuses_and_lets_what_runs_finish(admission: A
 
 
 async def test_batch_keeps_nothing_it_does_not_use(admission: Admission, store: Store) -> None:
-    batch = replace(ASK, kind=Kind.BATCH)
+    batch = structs.replace(ASK, kind=Kind.BATCH)
     for grant in await take(admission, 20, batch):
         admission.release(grant)
     await admission._beat(["d"])
@@ -205,7 +220,7 @@ async def test_a_first_token_that_comes_after_the_release_changes_nothing(admiss
 async def test_requests_that_go_together_borrow_one_slice(store: Store, clock: Clock) -> None:
     admission = Admission(store, SETTINGS, clock)
     charges = charges_for("k", 1_200, None, 1)
-    answers = await asyncio.gather(*(admission.acquire(replace(ASK, charges=charges)) for _ in range(60)))
+    answers = await asyncio.gather(*(admission.acquire(structs.replace(ASK, charges=charges)) for _ in range(60)))
     assert all(isinstance(answer, Grant) for answer in answers)
     # Each used one; beside them this replica holds a second's budget, and the rest is there for the others.
     (level,) = await store.adjust([charges[0]._replace(amount=0)])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.gateway import histogram, report
 from benchmarks.gateway.bench import PARTS, sustained
 from benchmarks.gateway.plot import svg
+from benchmarks.gateway.saturation import What, judge
 from benchmarks.gateway.summary import BUSY_LIMIT, summarise
 
 RESULTS = sorted(report.RESULTS.glob("*-gateway/result.json"))
@@ -19,7 +20,9 @@ LARGEST_FILE_BYTES = 300_000
 
 
 def points_of(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    return {part: json.loads((folder / f"{part}.json").read_text()) for part in PARTS}
+    """The first results have no open-loop part."""
+    files = [folder / f"{part}.json" for part in PARTS]
+    return {file.stem: json.loads(file.read_text()) for file in files if file.exists() or file.stem != "open"}
 
 
 @given(st.dictionaries(st.integers(0, 3000), st.integers(1, 10**6)))
@@ -57,6 +60,13 @@ def test_a_summary_and_its_plot_follow_from_the_samples(path: Path) -> None:
     assert (path.parent / "gateway.svg").read_text() == svg(result["summary"])
     assert {"command", "machine", "versions", "commit", "source_sha256"} <= set(result["about"])
     assert all(file.stat().st_size < LARGEST_FILE_BYTES for file in path.parent.iterdir())
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.parent.name)
+def test_a_kept_verdict_follows_from_its_probe(path: Path) -> None:
+    for probe in points_of(path.parent).get("open", []):
+        if probe["kind"] == "probe":
+            assert judge(What(probe["what"]), probe, probe["rate"]) == probe["verdict"]
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.parent.name)

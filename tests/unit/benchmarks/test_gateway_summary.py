@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.gateway.histogram import packed
 from benchmarks.gateway.plot import svg
-from benchmarks.gateway.report import goals, table
+from benchmarks.gateway.report import goals, open_table, table
 from benchmarks.gateway.summary import summarise
 
 MIB = 2**20
@@ -82,6 +82,58 @@ def test_a_missed_aim_is_printed_as_one() -> None:
     assert "| unary, of the bare relay's rate | 0.7 | ≥ 0.60 | met |" in lines
     assert "| unary, each request a trip to Valkey | 0.4 | ≥ 0.45 | **missed** |" in lines
     assert "| streamed events a second | 1000 | ≥ 20000 | **missed** |" in lines
+
+
+def opened(name: str, added_ms: float, rate: float) -> list[dict[str, Any]]:
+    unary = {"what": "unary", "rate": rate}
+    streams = {"what": "streams", "rate": 7000.0}
+    slow = {"first_event": of_ms(1 + added_ms), "gap": of_ms(10 + added_ms)}
+    return [
+        point(name, kind="probe", what="unary", rate=1000.0, verdict="served"),
+        point(name, kind="probe", what="unary", rate=1100.0, verdict="full"),
+        point(name, kind="probe", what="streams", rate=1500.0, verdict="late"),
+        point(name, kind="latency", **unary, latency=of_ms(1 + added_ms), cores=[0.7, 0.4]),
+        point("direct", kind="latency", **unary, latency=of_ms(1)),
+        point("direct", kind="latency", what="unary", rate=1.0, latency=of_ms(500)),
+        point(name, kind="latency", **streams, **slow),
+        point("direct", kind="latency", **streams, first_event=of_ms(1), gap=of_ms(10)),
+    ]
+
+
+def with_open_loop() -> dict[str, Any]:
+    parts: dict[str, list[dict[str, Any]]] = {"memory": [], "unary": [], "search": [], "streams": [], "open": []}
+    for name, added_ms in (("relay", 0.5), ("gateway", 0.9), ("gateway-trip", 2.0), ("litellm", 20.0)):
+        for part, points in points_of(name, 700, 6.0).items():
+            parts[part] += points
+        parts["open"] += opened(name, added_ms, 700.0)
+    return summarise(parts)
+
+
+def test_both_definitions_of_an_added_latency_are_printed() -> None:
+    lines = goals(with_open_loop())
+    assert any(line.startswith("| added p99, ms, at 70 % of the closed-loop rate | 5.8") for line in lines)
+    assert any(line.startswith("| added p99, ms, at 70 % of the open-loop rate | 0.8") for line in lines)
+    assert any(line.startswith("| added p50, of LiteLLM's, at 70 % of the open-loop rate | 0.04") for line in lines)
+
+
+def test_the_open_loop_rates_lie_under_every_rate_that_was_not_served() -> None:
+    gateway = with_open_loop()["open"]["gateway"]
+    assert gateway["unary"]["requests_per_s"] == 1000.0
+    assert gateway["unary"]["requests_at"] == 700.0
+    assert gateway["unary"]["core_busy"] == 0.7
+    assert gateway["streams"]["events_per_s"] == 1000.0  # what the search for the highest rate saw with an idle core
+    assert abs(gateway["streams"]["added_itl_p99_ms"] - 0.9) < 0.2
+
+
+def test_the_open_loop_table_and_plot_have_a_row_a_target() -> None:
+    summary = with_open_loop()
+    assert [line.split("|")[1].strip() for line in open_table(summary["open"])[4:-1]] == [
+        "bare relay",
+        "this gateway",
+        "… each request a trip",
+        "LiteLLM",
+    ]
+    assert svg(summary).count("LiteLLM") == 5
 
 
 def test_a_target_whose_points_are_all_void_has_no_number() -> None:

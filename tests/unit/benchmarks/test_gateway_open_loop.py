@@ -1,0 +1,60 @@
+"""The open-loop part against targets that are a number each: what it finds, where it takes latencies, what becomes of it."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from benchmarks.gateway import open_loop
+from benchmarks.gateway.histogram import packed
+from benchmarks.gateway.open_loop import OpenLoop, OpenPlan
+from benchmarks.gateway.points import Length, Limits
+from benchmarks.gateway.saturation import NEAR, Bracket, What
+from benchmarks.gateway.summary import summarise
+from benchmarks.gateway.targets import Target
+
+SERVED = {"relay": 2000.0, "gateway": 1500.0, "litellm": 400.0, "direct": 1e9}
+SOON = packed(Counter({1000: 100}))
+PLAN = OpenPlan(8, 8, 16, 2, Length(0, 1), Length(0, 1), Length(0, 1), Length(0, 1), Limits(1, 1))
+
+
+def target(name: str) -> Target:
+    return Target(name, 1, "/", 1, 1)
+
+
+def measured(mode: str, each: Target, connections: int, length: Length, limits: Limits, *more: float) -> dict[str, Any]:
+    rate = more[0]
+    over = max(0.0, rate - SERVED[each.name])
+    counts = {"sent": rate, "ok": rate, "events": rate, "open_at_start": 1, "open_at_end": 1 + over, "cpu_s": 0.7}
+    if mode == "streams" and over:
+        counts["events"] = 0.5 * rate
+    times = {"latency": SOON, "first_event": SOON, "gap": SOON, "delay": SOON}
+    about = {"target": each.name, "seconds": 1.0, "failed": 0, "unanswered": 0, "void": False, "cores": [0.7, 0.3]}
+    return {**about, **counts, **times}
+
+
+def test_each_saturation_is_found_and_latencies_are_taken_at_the_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_loop, "point", measured)
+    names = ["relay", "gateway", "litellm"]
+    points: list[dict[str, Any]] = []
+    loop = OpenLoop(
+        PLAN,
+        target("direct"),
+        [target(name) for name in names],
+        lambda length, _: length,
+        lambda result, **about: points.append({**about, **result}),
+    )
+    for what in What:
+        found = loop.search(
+            what, dict.fromkeys(names, 300.0) | {"gateway": 1200.0, "relay": 1600.0}, {"relay": Bracket()}
+        )
+        assert all(SERVED[name] / NEAR / 1.02 <= rate <= 1.04 * SERVED[name] for name, rate in found.items())
+        loop.latencies(what, found)
+        taken = {each["target"]: each["rate"] for each in points if each["what"] == what and each["kind"] == "latency"}
+        assert taken["relay"] == taken["gateway"] == pytest.approx(0.7 * found["gateway"], abs=0.1)
+        assert taken["litellm"] == pytest.approx(0.7 * found["litellm"], abs=0.1)
+    memory = [{"target": name, "streams": 1, "left_open": 0, "before_bytes": 1, "during_bytes": 2} for name in names]
+    opened = summarise({"memory": memory, "unary": [], "search": [], "streams": [], "open": points})["open"]
+    assert opened["gateway"]["unary"]["added_p99_ms"] == 0.0
+    assert opened["gateway"]["streams"]["added_itl_p99_ms"] == 0.0
+    assert opened["relay"]["streams"]["events_at"] == opened["gateway"]["streams"]["events_at"]
