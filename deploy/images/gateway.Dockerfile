@@ -1,4 +1,5 @@
 # The gateway alone. From the repository's root: docker build -f deploy/images/gateway.Dockerfile .
+# With `--build-arg EXTRAS=gateway,otel` it can send spans (gateway.settings.otlpEndpoint in the chart).
 # With `--build-arg EXTRAS=gateway,toolcalls` it can enforce tool calls (models.*.tools in the chart). That brings torch: name a
 # CPU build's index by `--build-arg PIP_EXTRA_INDEX_URL=..`, or it comes with CUDA.
 FROM python:3.11-slim-bookworm AS build
@@ -6,7 +7,7 @@ WORKDIR /src
 COPY . .
 ARG EXTRAS=gateway
 ARG PIP_EXTRA_INDEX_URL
-RUN python -m venv /opt/prime && /opt/prime/bin/pip install --no-cache-dir --disable-pip-version-check -c requirements/gateway.txt -c requirements/toolcalls.txt ".[${EXTRAS:-gateway}]"
+RUN python -m venv /opt/prime && /opt/prime/bin/pip install --no-cache-dir --disable-pip-version-check -c requirements/gateway.txt -c requirements/toolcalls.txt -c requirements/otel.txt ".[${EXTRAS:-gateway}]"
 
 FROM python:3.11-slim-bookworm
 COPY --from=build /opt/prime /opt/prime

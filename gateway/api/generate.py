@@ -183,7 +183,7 @@ async def _unary(
     )
     answer = await unary(reading, presence, state.shutdown, terms.deadline)
     presence.close()
-    exchange.settlement.first_event()
+    exchange.settlement.whole_answer()
     whole = answer.whole
     try:
         body = served.whole(whole.body)

@@ -97,6 +97,10 @@ class Settlement:
         self._first_event_s = time.monotonic() - self._started
         self._metrics.first_event.labels(self.endpoint, self.model).observe(self._first_event_s)
 
+    def whole_answer(self) -> None:
+        """An answer that comes whole has no first event: it would make a long answer look like a late one."""
+        self._first_event_s = time.monotonic() - self._started
+
     def close(self, outcome: Outcome) -> None:
         """Idempotent: the first call decides."""
         if self._closed:

@@ -61,7 +61,7 @@ class Metrics:
         )
         self.first_event = Histogram(
             "prime_gateway_first_event_seconds",
-            "From the request's arrival to its first event, or to the whole unary answer.",
+            "From a streamed request's arrival to its first event.",
             ["endpoint", "model"],
             buckets=LATENCY_BUCKETS_S,
             registry=registry,

@@ -55,6 +55,8 @@ class Agent:
         self.last_round_at: float | None = None
         self.probe_endings: dict[tuple[str, Ending], int] = {}
         self.snapshot: Snapshot | None = None
+        self.kubernetes_told: str | None = None
+        """How the last telling ended (`out_of_rotation.Told`); None where Kubernetes is not told."""
         source = self.sources
         self._gpus: Probe[tuple[Gpu, ...]] | None = (
             Probe("nvml", source.gpus.gpus, self.deadline_s) if source.gpus is not None else None

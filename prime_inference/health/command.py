@@ -1,4 +1,4 @@
-"""`prime-inference health`: the agent, the fleet watch, one look, and a capture for tests."""
+"""`prime-inference health`: the agent, the fleet watch, the canary, and a capture for tests."""
 
 import json
 import signal
@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-health = typer.Typer(no_args_is_help=True, help="Node health: agent, fleet watch, one look, capture.")
+health = typer.Typer(no_args_is_help=True, help="Node health: agent, fleet watch, canary, capture.")
 
 
 class SystemClock:

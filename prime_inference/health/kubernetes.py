@@ -26,8 +26,10 @@ WORKERS = "prime-inference/role in (prefill,decode)"
 """Pods of the pools, by the labels the chart gives them."""
 NODES_LABEL = "prime-inference/nodes"
 GPU_LABEL = "nvidia.com/gpu.present"
-TAINT = {"key": TAINT_KEY, "value": "true", "effect": "NoSchedule"}
-"""New pods stay away. What runs is drained by the gateway, not evicted: its streams may still end well."""
+TAINT = {"key": TAINT_KEY, "effect": "NoSchedule"}
+"""Its value is when it was set.
+
+New pods stay away. What runs is drained by the gateway, not evicted: its streams may still end well."""
 
 
 class KubernetesError(Exception):
@@ -63,8 +65,8 @@ class Kubernetes:
     def cluster(self) -> Cluster:
         """Nodes with GPUs, and which of them carry our taint."""
         nodes = self._ask("GET", "/api/v1/nodes", params={"labelSelector": f"{GPU_LABEL}=true"})["items"]
-        tainted = {n["metadata"]["name"] for n in nodes if _our_taint(n)}
-        return Cluster(frozenset(n["metadata"]["name"] for n in nodes), frozenset(tainted))
+        tainted = {n["metadata"]["name"]: _since(taint) for n in nodes for taint in _our_taints(n)}
+        return Cluster(frozenset(n["metadata"]["name"] for n in nodes), tainted)
 
     def set_condition(self, node: str, healthy: bool, reason: str, message: str, now: float) -> None:
         """Strategic merge: conditions merge by their type, so others' stay."""
@@ -80,13 +82,14 @@ class Kubernetes:
         kind = "application/strategic-merge-patch+json"
         self._ask("PATCH", f"/api/v1/nodes/{node}/status", {"status": {"conditions": [condition]}}, kind)
 
-    def set_taint(self, node: str, tainted: bool) -> None:
-        """Guarded by the version that was read: two writers' taints never overwrite each other."""
+    def set_taint(self, node: str, since: float | None) -> None:
+        """Since these Unix seconds; None takes it off. Guarded by the version that was read: two writers' taints never
+        overwrite each other."""
         current = self._ask("GET", f"/api/v1/nodes/{node}")
         taints = [t for t in current.get("spec", {}).get("taints") or [] if t["key"] != TAINT_KEY]
         body = {
             "metadata": {"resourceVersion": current["metadata"]["resourceVersion"]},
-            "spec": {"taints": [*taints, TAINT] if tainted else taints},
+            "spec": {"taints": taints if since is None else [*taints, {**TAINT, "value": str(int(since * 1000))}]},
         }
         self._ask("PATCH", f"/api/v1/nodes/{node}", body, "application/merge-patch+json")
 
@@ -152,5 +155,10 @@ def _group(pod: dict[str, Any]) -> str:
     return "all" if labels.get(NODES_LABEL, "1") != "1" else str(pod["metadata"]["name"])
 
 
-def _our_taint(node: dict[str, Any]) -> bool:
-    return any(taint["key"] == TAINT_KEY for taint in node.get("spec", {}).get("taints") or [])
+def _our_taints(node: dict[str, Any]) -> list[dict[str, Any]]:
+    return [taint for taint in node.get("spec", {}).get("taints") or [] if taint["key"] == TAINT_KEY]
+
+
+def _since(taint: dict[str, Any]) -> int | None:
+    value = str(taint.get("value", ""))
+    return int(value) if value.isdigit() else None

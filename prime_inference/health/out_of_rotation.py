@@ -48,6 +48,8 @@ class OutOfRotation:
             # The next round tries again: state is level, not edge.
             self.last, self._written = Told.UNREACHABLE, None
             log.warning("cannot tell Kubernetes: %s", error)
+        if self.last is not Told.NOTHING_NEW:
+            agent.kubernetes_told = self.last.value
 
     def _tell(self, node: str, failed: bool, reason: str, reasons: str, now: float) -> Told:
         said = (not failed, reasons)
@@ -56,10 +58,15 @@ class OutOfRotation:
         self._kubernetes.set_condition(node, not failed, reason if failed else "Healthy", reasons, now)
         self._written, self._written_at = said, now
         decision = decide(node, failed, self._kubernetes.cluster(), self._budget)
-        if decision is Decision.OVER_BUDGET:
+        if decision is Decision.CORDON:
+            self._kubernetes.set_taint(node, now)
+            # Others may have done the same in this moment.
+            decision = decide(node, failed, self._kubernetes.cluster(), self._budget)
+        if decision in (Decision.UNCORDON, Decision.GIVE_WAY):
+            self._kubernetes.set_taint(node, None)
+        if decision in (Decision.OVER_BUDGET, Decision.GIVE_WAY):
             log.error("this node should be cordoned (%s), but the budget for cordons is spent", reasons)
+            self._tainted = False
             return Told.OVER_BUDGET
-        if decision in (Decision.CORDON, Decision.UNCORDON):
-            self._kubernetes.set_taint(node, decision is Decision.CORDON)
         self._tainted = failed
         return Told.WRITTEN

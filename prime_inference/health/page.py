@@ -40,15 +40,20 @@ def node_of(agent: Agent) -> dict[str, object]:
 
 
 def metrics_of(agent: Agent) -> str:
-    """Prometheus text. Label sets are closed: checks and verdicts are enums, entities are this node's parts."""
+    """Prometheus text. Label sets are closed: checks and verdicts are enums, entities are this node's parts.
+
+    Each sample names its node: an agent has a pod's address, by which nobody finds a machine.
+    """
     lines = []
 
     def metric(name: str, kind: str, help_text: str, samples: list[tuple[dict[str, str], float]]) -> None:
         lines.append(f"# HELP {name} {help_text}")
         lines.append(f"# TYPE {name} {kind}")
         for labels, value in samples:
-            shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-            lines.append(f"{name}{{{shown}}} {value:g}" if shown else f"{name} {value:g}")
+            named = {"node": agent.node, **labels}
+            shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in named.items())
+            # In full: a timestamp rounded to six digits is hours off.
+            lines.append(f"{name}{{{shown}}} {float(value)!r}")
 
     state = agent.state()
     metric(
@@ -93,6 +98,16 @@ def metrics_of(agent: Agent) -> str:
         "Questions to a source, by how they ended.",
         [({"source": name, "ending": end.value}, n) for (name, end), n in sorted(agent.probe_endings.items())],
     )
+    if agent.kubernetes_told is not None:
+        metric(
+            "prime_health_kubernetes_told",
+            "gauge",
+            "1 for how the last word to Kubernetes ended.",
+            [
+                ({"told": told}, float(told == agent.kubernetes_told))
+                for told in ("written", "over_budget", "unreachable")
+            ],
+        )
     metric("prime_health_rounds_total", "counter", "Rounds of checks.", [({}, agent.rounds)])
     metric(
         "prime_health_last_round_timestamp_seconds",

@@ -107,11 +107,57 @@ def mooncake_configuration(argv: list[str]) -> dict[str, Any]:
     return {"master": config.master_server_address, "protocol": config.protocol, "mode": config.mode}
 
 
+def bare(*packages: str) -> None:
+    """Packages without their `__init__`: the planner's own imports its performance models, which need packages that only
+    NVIDIA's planner image has. What is read below is the planner's configuration and its reading of a graph, as pinned."""
+    import importlib.util
+    import types
+
+    for name in packages:
+        spec = importlib.util.find_spec(name.rpartition(".")[0])
+        if name not in sys.modules and spec is not None:
+            module = types.ModuleType(name)
+            last = name.rpartition(".")[2]
+            module.__path__ = [f"{folder}/{last}" for folder in spec.submodule_search_locations or []]
+            sys.modules[name] = module
+
+
+def planner(argv: list[str]) -> dict[str, Any]:
+    bare("dynamo.planner")
+    from dynamo.planner.config.planner_config import PlannerConfig
+
+    config = PlannerConfig.from_config_arg(argv[0])
+    # It would ignore a key that it does not know.
+    with open(argv[0], encoding="utf-8") as file:
+        unknown = set(json.load(file)) - set(PlannerConfig.model_fields)
+    if unknown:
+        raise ValueError(f"no such keys: {', '.join(sorted(unknown))}")
+    return {
+        "target": config.optimization_target,
+        "gpus": config.max_gpu_budget,
+        "prefill_gpus": config.prefill_engine_num_gpu,
+        "decode_gpus": config.decode_engine_num_gpu,
+        "least": [config.effective_prefill_min_endpoint, config.effective_decode_min_endpoint],
+    }
+
+
+def planner_roles(argv: list[str]) -> dict[str, Any]:
+    bare("dynamo.planner")
+    from dynamo.planner.config.defaults import SubComponentType
+    from dynamo.planner.monitoring.dgd_services import get_component_from_type_or_name
+
+    graph = json.loads(argv[0])
+    found = {role: get_component_from_type_or_name(graph, SubComponentType(role)) for role in ("prefill", "decode")}
+    return {role: [component.name, component.number_replicas()] for role, component in found.items()}
+
+
 def router_policy(argv: list[str]) -> dict[str, Any]:
     return frontend(["--router-mode", "kv", "--router-policy-config", argv[0]])
 
 
-READERS = {f.__name__: f for f in (worker, frontend, lmcache, mooncake_configuration, router_policy)}
+READERS = {
+    f.__name__: f for f in (worker, frontend, lmcache, mooncake_configuration, router_policy, planner, planner_roles)
+}
 
 
 def answer(item: dict[str, Any]) -> dict[str, Any]:

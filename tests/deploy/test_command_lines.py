@@ -9,23 +9,29 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
+from importlib.metadata import entry_points
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import typer
 import yaml
 
-from gateway.fleet.registry import FleetFile, load_fleet
-from gateway.settings import load_settings
+from gateway.fleet.registry import DeploymentEntry, FleetFile, ModelEntry, load_fleet
+from gateway.settings import GatewaySettings, load_settings
+from prime_inference.cli import COMMANDS_GROUP, build
 from prime_inference.engine.tool_settings import Parsing, tool_arguments
 from prime_inference.health.settings import load_health_settings
 from prime_inference.kv.l2.settings import parse_settings
 from prime_inference.kv.server import adapter_of
 from tests.conftest import needs_on_ci
 from tests.deploy.rendered import (
+    ELSEWHERE,
     PRESETS,
     ROOT,
+    SHAPES,
+    WITH_ALL,
     Container,
     containers,
     has_module,
@@ -46,11 +52,17 @@ READ_ELSEWHERE = {
 }
 
 LMCACHE = ("python3", "-m", "prime_inference.kv.server")
+FILES_READ = (
+    ("policy.yaml", "router_policy"),
+    ("mooncake.json", "mooncake_configuration"),
+    ("planner.json", "planner"),
+)
+"""Files of ConfigMaps, and who reads them (tests/deploy/engine_parsers.py)."""
 
 PARSERS_WITHIN_S = 500
 
 
-@pytest.fixture(params=PRESETS)
+@pytest.fixture(params=SHAPES)
 def preset(request: pytest.FixtureRequest) -> str:
     needs_on_ci(helm_binary() is not None, "helm")
     return str(request.param)
@@ -71,7 +83,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     needs_on_ci(all(has_module(name) for name in ("dynamo.vllm", "vllm", "lmcache")), "the local stack's packages")
     folder = tmp_path_factory.mktemp("parsers")
     items: dict[str, dict[str, Any]] = {}
-    for preset in PRESETS:
+    for preset in SHAPES:
         for container in workers(preset):
             items[f"{preset}:{container.where}"] = {"kind": "worker", "argv": container.command[3:]}
         for container in of(preset, *LMCACHE):
@@ -80,7 +92,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         for document in rendered(preset):
             if document["kind"] != "ConfigMap":
                 continue
-            for name, kind in (("policy.yaml", "router_policy"), ("mooncake.json", "mooncake_configuration")):
+            for name, kind in FILES_READ:
                 if name in document["data"]:
                     path = folder / f"{preset}-{name}"
                     path.write_text(document["data"][name])
@@ -93,6 +105,15 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     items["wrong with graphs"] = {"kind": "worker", "argv": [a for a in whole if not a.startswith("-cc.")]}
     items["wrong flag"] = {"kind": "worker", "argv": [*good, "--tensor-parralel-size", "4"]}
     items["wrong value"] = {"kind": "worker", "argv": [*good, "--kv-cache-dtype", "nvfp5"]}
+    graph = next(d for d in rendered(WITH_ALL) if d["kind"] == "DynamoGraphDeployment")
+    items["the planner's graph"] = {"kind": "planner_roles", "argv": [json.dumps(graph)]}
+    planner = next(item["argv"][0] for key, item in items.items() if key.endswith(":planner.json"))
+    typo, crossed = folder / "typo.json", folder / "crossed.json"
+    given = json.loads(Path(planner).read_text())
+    typo.write_text(json.dumps(given | {"max_gpu_budgett": 1}))
+    crossed.write_text(json.dumps(given | {"decode_scale_down_kv_rate": 99}))
+    items["wrong planner key"] = {"kind": "planner", "argv": [str(typo)]}
+    items["wrong planner value"] = {"kind": "planner", "argv": [str(crossed)]}
     wrong = folder / "wrong.yaml"
     wrong.write_text("default_policy_family: standard\nbusy_worker_ratio: 2\n")
     items["wrong policy"] = {"kind": "router_policy", "argv": [str(wrong)]}
@@ -121,8 +142,19 @@ def test_the_programs_accept_every_rendered_command_line(answers: dict[str, dict
 
 @pytest.mark.slow
 def test_a_wrong_flag_value_or_policy_would_be_refused(answers: dict[str, dict[str, Any]]) -> None:
-    assert all("error" in answers[what] for what in ("wrong flag", "wrong value", "wrong policy"))
+    wrong = {what: answer for what, answer in answers.items() if what.startswith("wrong")}
+    assert len(wrong) == 6
+    assert all("error" in answer for answer in wrong.values()), wrong
     assert "cudagraph_mode=NONE" in answers["wrong with graphs"]["error"]
+
+
+@pytest.mark.slow
+def test_the_planner_reads_its_file_and_finds_the_pools(answers: dict[str, dict[str, Any]]) -> None:
+    (read,) = [answer for where, answer in answers.items() if where.endswith(":planner.json")]
+    assert read == {"target": "load", "gpus": 48, "prefill_gpus": 8, "decode_gpus": 4, "least": [1, 1]}
+    assert answers["the planner's graph"] == {"prefill": ["prefill", 1], "decode": ["decode", 4]}
+    arguments = [c.command for c in containers(rendered(WITH_ALL)) if "dynamo.planner" in c.command]
+    assert arguments == [["python3", "-m", "dynamo.planner", "--config", "/etc/prime/planner/planner.json"]]
 
 
 @pytest.mark.slow
@@ -199,7 +231,7 @@ def gflags(binary: str) -> frozenset[str]:
 
 def test_mooncakes_programs_know_their_flags(preset: str) -> None:
     found = [c for c in containers(rendered(preset)) if c.command and c.command[0].startswith("mooncake_")]
-    assert bool(found) == (preset == "glm-5.3-gb200")
+    assert bool(found) == preset.startswith("glm-5.3-gb200")
     if not found:
         return
     needs_on_ci(has_module("mooncake"), "mooncake")
@@ -219,6 +251,23 @@ def test_the_gateway_accepts_its_environment(preset: str) -> None:
     assert container.command == ["gateway"]
 
 
+SETTINGS_NOT_IN_THE_CHART = {"listen_fd": "a socket handed over between processes of one machine"}
+FLEET_KEYS_NOT_IN_THE_CHART = {
+    "created": "shown by /models only",
+    "valkey": "a site's own: the chart's Sentinels serve all",
+}
+
+
+def test_the_chart_offers_every_setting_of_the_gateway_and_every_key_of_the_fleet(tmp_path: Path) -> None:
+    needs_on_ci(helm_binary() is not None, "helm")
+    (container,) = [c for c in containers(rendered(WITH_ALL)) if c.where.endswith("prime-gateway/gateway")]
+    told = {name.removeprefix("PRIME_GATEWAY_").lower() for name in container.environment}
+    assert set(GatewaySettings.model_fields) - told == set(SETTINGS_NOT_IN_THE_CHART)
+    fleet = yaml.safe_load(fleet_text(WITH_ALL, tmp_path / "models"))
+    for entry, shown in ((DeploymentEntry, fleet["deployments"]), (ModelEntry, fleet["models"])):
+        assert set(entry.model_fields) - set().union(*shown) <= set(FLEET_KEYS_NOT_IN_THE_CHART)
+
+
 def test_the_health_agent_accepts_its_environment(preset: str) -> None:
     found = [c for c in containers(rendered(preset)) if c.where.endswith("prime-agent/agent")]
     assert bool(found) == (preset != "local")
@@ -226,6 +275,31 @@ def test_the_health_agent_accepts_its_environment(preset: str) -> None:
         settings = load_health_settings({name: value or "a-node" for name, value in container.environment.items()})
         assert settings.port == 9464
         assert container.command == ["health", "agent"]
+
+
+def test_our_command_line_accepts_what_the_images_are_told(preset: str) -> None:
+    """The images of gateway and agent begin with `prime-inference`."""
+    ours = [
+        c for c in containers(rendered(preset)) if re.search(r"/(gateway|agent)[:@]", c.spec["image"]) and c.command
+    ]
+    program = typer.main.get_command(build(list(entry_points(group=COMMANDS_GROUP)), None))
+    told = set()
+    for container in ours:
+        if container.command[0] == "python3":
+            continue
+        words, command = list(container.command), cast("Any", program)
+        while hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        command.make_context(container.where, words)
+        told.add(" ".join(container.command[:2]) if container.command[0] == "health" else container.command[0])
+    agents = set() if preset == "local" else {"health agent", "health fleet"}
+    assert told == {"gateway"} | agents
+
+
+def test_the_planners_image_is_of_the_pinned_dynamo() -> None:
+    needs_on_ci(helm_binary() is not None, "helm")
+    (container,) = [c for c in containers(rendered(WITH_ALL)) if "dynamo.planner" in c.command]
+    assert f"ai-dynamo=={container.spec['image'].rpartition(':')[2]}" in (ROOT / "requirements/gpu.txt").read_text()
 
 
 def fleet_text(preset: str, models: Path) -> str:
@@ -288,7 +362,7 @@ def test_the_fleet_file_is_one_the_gateway_reads(preset: str, tmp_path: Path) ->
     assert all(site.valkey is not None for site in FleetFile.model_validate(yaml.safe_load(path.read_text())).sites)
     for model in fleet.models.values():
         for deployment in model.deployments:
-            assert set(deployment.frontends) <= services
+            assert set(deployment.frontends) <= services | {ELSEWHERE}
 
 
 PACKAGES = {
@@ -327,7 +401,7 @@ def test_every_environment_variable_is_read_by_a_pinned_package() -> None:
     needs_on_ci(helm_binary() is not None and has_module("vllm"), "helm and the local stack's packages")
     unread = {
         name: container.where
-        for preset in PRESETS
+        for preset in SHAPES
         for container in containers(rendered(preset))
         for name in container.environment
         # Each of these two is loaded by its own settings object above.

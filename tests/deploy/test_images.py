@@ -95,6 +95,23 @@ def test_the_install_lines_run_in_a_clean_environment(file: str, command: list[s
     installed = sum(path.stat().st_size for path in (tmp_path / "prime").rglob("*") if path.is_file())
     print(f"{file}: {installed / 1e6:.0f} MB installed")
     assert installed < 250e6, "small"
+    if file == "gateway.Dockerfile":
+        # What `--build-arg EXTRAS=gateway,otel` adds, under the same constraints.
+        extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["otel"]
+        pip = [tmp_path / "prime/bin/pip", "install", "--quiet", "--disable-pip-version-check"]
+        constraints = re.findall(r"-c \S+", line)
+        assert len(constraints) == 3
+        added = subprocess.run(
+            [*pip, *" ".join(constraints).split(), *extra],
+            cwd=source,
+            capture_output=True,
+            text=True,
+            timeout=INSTALLS_WITHIN_S,
+            check=False,
+        )
+        assert added.returncode == 0, added.stderr[-2000:]
+        sends = "import opentelemetry.sdk, opentelemetry.exporter.otlp.proto.http"
+        subprocess.run([tmp_path / "prime/bin/python", "-c", sends], check=True, timeout=60)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 Kubernetes API server, sysfs in a folder, and the real gateway where it reloads its fleet file."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -11,8 +12,8 @@ import yaml
 from prime_inference.health.cordon import Budget
 from prime_inference.health.fleet_watch import FleetWatch
 from prime_inference.health.kubernetes import Kubernetes
-from prime_inference.health.out_of_rotation import OutOfRotation, Told
-from prime_inference.health.page import Page
+from prime_inference.health.out_of_rotation import HEARTBEAT_S, OutOfRotation, Told
+from prime_inference.health.page import Page, metrics_of
 from tests.health.link_down import OUT_WITHIN_S, link_down
 from tests.support.kubernetes import Cluster, kubernetes
 from tests.unit.health.node import Node, agent_of, fabric, gpu, port
@@ -68,12 +69,50 @@ def test_past_the_budget_only_the_condition_is_written(cluster: Cluster) -> None
     node.port_list = (port("DOWN"),)
     agent.round()
     assert told.last is Told.OVER_BUDGET
+    assert 'prime_health_kubernetes_told{node="node-a",told="over_budget"} 1.0' in metrics_of(agent)
     assert (cluster.condition("node-a"), cluster.tainted("node-a")) == ("False", False)
+
+
+def test_agents_that_fail_in_one_moment_take_out_no_more_than_the_budget(cluster: Cluster) -> None:
+    """A switch dies: sixteen agents see it in the same second, and each looks before any has written."""
+    names = [f"node-{number:02}" for number in range(16)]
+    nodes = {name: Node((), (port(),)) for name in names}
+    agents = []
+    for name, node in nodes.items():
+        cluster.add_node(name)
+        agent = agent_of(node, name=name)
+        agent.told.append(OutOfRotation(Kubernetes(cluster.url), Budget(2, 0.5)))
+        agent.round()
+        agents.append(agent)
+        node.port_list = (port("DOWN"),)
+    with ThreadPoolExecutor(len(agents)) as at_once:
+        list(at_once.map(lambda agent: agent.round(), agents))
+    for node in nodes.values():
+        # Whose clock or look was unlucky gives way with the next heartbeat.
+        node.at += HEARTBEAT_S
+    for agent in agents:
+        agent.round()
+    assert sum(cluster.tainted(name) for name in names) == 2
+    assert all(cluster.condition(name) == "False" for name in names), "the gateway hears of every one"
+
+
+def test_a_node_that_a_person_tainted_stays_so_while_it_is_not_well(cluster: Cluster) -> None:
+    for name in ("node-a", "node-b", "node-c"):
+        cluster.nodes[name]["spec"]["taints"] = [{"key": "prime-inference/unhealthy", "effect": "NoSchedule"}]
+    node = Node((), (port("DOWN"),))
+    agent = agent_of(node)
+    agent.told.append(OutOfRotation(Kubernetes(cluster.url), Budget(1, 1.0)))
+    node.port_list = (port(),)
+    agent.round()
+    cluster.nodes["node-a"]["spec"]["taints"] = [{"key": "prime-inference/unhealthy", "effect": "NoSchedule"}]
+    node.port_list = (port("DOWN"),)
+    agent.round()
+    assert cluster.tainted("node-a")
 
 
 def test_other_taints_and_conditions_stay(cluster: Cluster) -> None:
     cluster.nodes["node-a"]["spec"]["taints"] = [{"key": "other", "effect": "NoSchedule"}]
-    Kubernetes(cluster.url).set_taint("node-a", True)
+    Kubernetes(cluster.url).set_taint("node-a", 1.0)
     Kubernetes(cluster.url).set_condition("node-a", False, "Faults", "x", 0.0)
     assert {t["key"] for t in cluster.nodes["node-a"]["spec"]["taints"]} == {"other", "prime-inference/unhealthy"}
     assert {c["type"] for c in cluster.nodes["node-a"]["status"]["conditions"]} == {"Ready", "PrimeInferenceHealthy"}
@@ -150,7 +189,7 @@ def test_the_agents_page_says_what_it_found(cluster: Cluster) -> None:
         assert client.get("/healthz").status_code == 200
         said = client.get("/v1/node").json()
         assert (said["schema"], said["state"], said["faults"][0]["entity"]) == (1, "failed", "mlx5_0/1")
-        assert 'prime_health_node_state{state="failed"} 1' in client.get("/metrics").text
+        assert 'prime_health_node_state{node="node-a",state="failed"} 1.0' in client.get("/metrics").text
         assert client.get("/nothing").status_code == 404
 
 

@@ -70,6 +70,11 @@ class Node:
 
 
 def agent_of(
-    node: Node, *, state_file: Path | None = None, clear_after_s: float = 60.0, deadline_s: float = 5.0
+    node: Node,
+    *,
+    name: str = "node-a",
+    state_file: Path | None = None,
+    clear_after_s: float = 60.0,
+    deadline_s: float = 60.0,
 ) -> Agent:
-    return Agent("node-a", Sources(node, node, node, node), node, deadline_s, clear_after_s, state_file)
+    return Agent(name, Sources(node, node, node, node), node, deadline_s, clear_after_s, state_file)

@@ -8,6 +8,7 @@ import pytest
 from prime_inference.health.agent import Agent
 from prime_inference.health.deadline import Ending, Probe
 from prime_inference.health.faults import Change, State
+from prime_inference.health.page import metrics_of
 from prime_inference.health.verdicts import Check, Severity, Verdict
 from tests.unit.health.node import Node, agent_of, fabric, gpu, port
 
@@ -25,6 +26,15 @@ def test_a_healthy_node_says_so() -> None:
     agent = agent_of(node)
     assert rounds(agent, node, 3) == []
     assert agent.state() is State.HEALTHY
+
+
+def test_the_page_tells_the_time_of_the_last_round_to_the_second() -> None:
+    """Six digits of it would be hours off, and an alert subtracts it from the time."""
+    node = Node((), (port(),))
+    node.at = 1796042423.25
+    agent = agent_of(node)
+    agent.round()
+    assert 'prime_health_last_round_timestamp_seconds{node="node-a"} 1796042423.25' in metrics_of(agent)
 
 
 def test_a_port_that_goes_down_is_a_fault_in_the_next_round_and_ends_after_a_quiet_while() -> None:

@@ -14,22 +14,38 @@ NODES = frozenset(f"n{i}" for i in range(20))
 
 def test_a_failed_node_goes_out_and_comes_back() -> None:
     budget = Budget(2, 0.1)
-    assert decide("n1", True, Cluster(NODES, frozenset()), budget) is Decision.CORDON
-    assert decide("n1", True, Cluster(NODES, frozenset({"n1"})), budget) is Decision.KEEP
-    assert decide("n1", False, Cluster(NODES, frozenset({"n1"})), budget) is Decision.UNCORDON
-    assert decide("n1", False, Cluster(NODES, frozenset()), budget) is Decision.KEEP
+    assert decide("n1", True, Cluster(NODES, {}), budget) is Decision.CORDON
+    assert decide("n1", True, Cluster(NODES, {"n1": 5}), budget) is Decision.KEEP
+    assert decide("n1", False, Cluster(NODES, {"n1": 5}), budget) is Decision.UNCORDON
+    assert decide("n1", False, Cluster(NODES, {}), budget) is Decision.KEEP
 
 
 @given(st.integers(0, 20), st.integers(0, 5), st.floats(0, 1))
 def test_no_more_nodes_go_out_than_the_budget_allows(failing: int, max_nodes: int, max_share: float) -> None:
-    budget, tainted = Budget(max_nodes, max_share), frozenset[str]()
+    budget, tainted = Budget(max_nodes, max_share), dict[str, int | None]()
     for node in sorted(NODES)[:failing]:
         if decide(node, True, Cluster(NODES, tainted), budget) is Decision.CORDON:
-            tainted |= {node}
+            tainted[node] = len(tainted)
     assert len(tainted) <= max_nodes
     assert len(tainted) <= max(1, max_share * len(NODES))
     if 0 in (max_nodes, max_share):
         assert not tainted
+
+
+@given(
+    st.dictionaries(st.sampled_from(sorted(NODES)), st.integers(0, 3), max_size=20),
+    st.integers(0, 5),
+    st.floats(0, 1),
+)
+def test_of_too_many_taints_all_agents_agree_which_give_way(
+    tainted: dict[str, int], max_nodes: int, max_share: float
+) -> None:
+    cluster, budget = Cluster(NODES, dict(tainted)), Budget(max_nodes, max_share)
+    stay = {node for node in tainted if decide(node, True, cluster, budget) is Decision.KEEP}
+    assert len(stay) == min(len(tainted), budget.of(len(NODES)))
+    # Those that came first, by time and then by name.
+    assert stay == set(sorted(tainted, key=lambda node: (tainted[node], node))[: len(stay)])
+    assert {decide(node, True, cluster, budget) for node in tainted if node not in stay} <= {Decision.GIVE_WAY}
 
 
 def workers(*pools: tuple[str, list[set[str]]]) -> list[Worker]:

@@ -104,6 +104,8 @@ every Nth Valkey from r on, as `up` deals them (prime_inference/local/tiers.py).
 {{- $_ := set $env "DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS" "5" -}}
 {{- $_ := set $env "DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS" (.deployment.drainSeconds | int64 | toString) -}}
 {{- if eq .role "prefill" }}{{- $_ := set $env "DYN_PREFILL_DRAIN_TIMEOUT_S" "120" -}}{{- end -}}
+{{- /* What the planner goes by: the engine tells of every forward pass. */ -}}
+{{- if .deployment.planner.enabled }}{{- $_ := set $env "DYN_FORWARDPASS_METRIC_PORT" "20380" -}}{{- end -}}
 {{- if $worker.kvCache.layout }}{{- $_ := set $env "VLLM_KV_CACHE_LAYOUT" $worker.kvCache.layout -}}{{- end -}}
 {{- if eq .deployment.device "cuda" }}{{- $_ := set $env "PRIME_NIXL_PROGRESS_SLEEP_US" "0" -}}{{- end -}}
 {{- if eq $worker.tier "mooncake" }}{{- $_ := set $env "MOONCAKE_CONFIG_PATH" "/etc/prime/mooncake/mooncake.json" -}}{{- end -}}
