@@ -5,6 +5,7 @@ changed but by PRIME_* variables: those hosts have cores to spare for polling, a
 """
 
 from prime_inference.engine.busy_wait import wait_to_be_told
+from prime_inference.engine.cpu_dispatch import choose_decode_kernels
 from prime_inference.engine.cpu_norm import register_norms
 from prime_inference.engine.cpu_seeds import rewind_seeded_generators
 from prime_inference.engine.nixl_spin import let_progress_thread_sleep
@@ -26,6 +27,7 @@ def register() -> None:
     if current_platform.is_cpu():
         wait_to_be_told()
         register_norms()
+        choose_decode_kernels()
         rewind_seeded_generators()
 
 

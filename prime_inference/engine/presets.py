@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from prime_inference.engine.cpu_dispatch import DECODE_VARIABLE
 from prime_inference.engine.cpu_norm import KERNEL_CONFIG
 from prime_inference.engine.tier import TierPlan, with_tier
 from prime_inference.engine.tool_settings import Parsing, tool_arguments
@@ -133,5 +134,6 @@ def worker_environment(
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
             "OMP_NUM_THREADS": str(cpu_threads(role, cores)),
+            DECODE_VARIABLE: "1" if role is Role.DECODE else "0",
         }
     return environment

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from prime_inference.engine.busy_wait import BUSY_LOOK_MS, BUSY_S, IDLE_LOOK_MS, wait_to_be_told
+from prime_inference.engine.cpu_dispatch import ANY_WEIGHT_BYTES, use_kernels
 from prime_inference.engine.cpu_norm import PROVIDER, register_norms
 from prime_inference.engine.cpu_seeds import rewind_seeded_generators
 from prime_inference.engine.nixl_spin import patch_bindings
@@ -50,6 +51,20 @@ def test_readers_wait_to_be_told_and_look_by_themselves_often_while_messages_com
     assert looks == [BUSY_LOOK_MS, BUSY_LOOK_MS, 2, IDLE_LOOK_MS, IDLE_LOOK_MS, 2]
 
 
+def test_decode_takes_the_kernel_of_few_rows_for_every_layer_and_one_kernel_for_swiglu() -> None:
+    class Activation:
+        def forward_cuda(self, x: float) -> float:
+            return float(self.op(x))  # type: ignore[attr-defined]
+
+        def forward_cpu(self, x: float) -> float:
+            raise AssertionError(x)
+
+    choice = SimpleNamespace(_CPU_SGL_GEMM_MAX_WEIGHT_BYTES=1)
+    use_kernels(choice, Activation, abs)
+    assert choice._CPU_SGL_GEMM_MAX_WEIGHT_BYTES == ANY_WEIGHT_BYTES
+    assert Activation().forward_cpu(-2.0) == 2.0
+
+
 @pytest.mark.slow
 def test_what_the_cures_patch_exists_in_the_pinned_packages() -> None:
     nixl = pytest.importorskip("nixl_cu13._api")
@@ -60,6 +75,10 @@ def test_what_the_cures_patch_exists_in_the_pinned_packages() -> None:
     runner = pytest.importorskip("vllm.v1.worker.cpu_model_runner").CPUModelRunner
     assert callable(runner._sample)
     assert callable(runner._bookkeeping_sync)
+    layers = pytest.importorskip("vllm.model_executor.layers.utils")
+    assert layers._CPU_SGL_GEMM_MAX_WEIGHT_BYTES < ANY_WEIGHT_BYTES
+    activation = pytest.importorskip("vllm.model_executor.layers.activation").SiluAndMul
+    assert activation.forward_cpu is not activation.forward_cuda
 
 
 @pytest.mark.slow
@@ -80,6 +99,26 @@ def test_our_norms_agree_with_vllms_own() -> None:
         expected = fused["native"].impl_fn(x.clone(), residual.clone(), weight, 1e-5)
         got = fused[PROVIDER].impl_fn(x.clone(), residual.clone(), weight, 1e-5)
         torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.slow
+def test_the_kernels_chosen_for_decode_agree_with_pytorchs() -> None:
+    torch = pytest.importorskip("torch")
+    vllm_ops = pytest.importorskip("vllm._custom_ops")
+    pytest.importorskip("vllm.platforms").current_platform.import_kernels()
+    linear, generator = torch.nn.functional.linear, torch.Generator().manual_seed(0)
+    for rows in (1, 4, 5, 33):
+        x = torch.randn(rows, 576, generator=generator).bfloat16()
+        weight = torch.randn(3072, 576, generator=generator).bfloat16()
+        both = linear(x, weight)
+        if torch.cpu._is_amx_tile_supported():
+            packed = torch.ops._C.convert_weight_packed(weight)
+            got = vllm_ops.weight_packed_linear_cpu(x, packed, 3072, None)
+            torch.testing.assert_close(got, both, rtol=2e-2, atol=0.25)
+        product = torch.empty(rows, 1536, dtype=torch.bfloat16)
+        torch.ops._C.silu_and_mul(product, both)
+        gate, up = both.float().chunk(2, dim=-1)
+        torch.testing.assert_close(product.float(), torch.nn.functional.silu(gate) * up, rtol=2e-2, atol=0.1)
 
 
 def test_a_draw_that_is_thrown_away_is_taken_back_and_its_generator_is_kept_from_offsets() -> None:
