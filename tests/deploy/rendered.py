@@ -136,6 +136,14 @@ def pods(document: Object) -> Iterator[tuple[str, Object]]:
         yield name, document["spec"]["template"]["spec"]
 
 
+def pod_labels(document: Object) -> list[dict[str, str]]:
+    """Of every pod that an object makes, Dynamo's components included."""
+    spec = document.get("spec", {})
+    if document["kind"] == "DynamoGraphDeployment":
+        return [component["podTemplate"]["metadata"]["labels"] for component in spec["components"]]
+    return [spec["template"]["metadata"]["labels"]] if "template" in spec else []
+
+
 def containers(documents: list[Object]) -> list[Container]:
     return [
         Container(f"{where}/{spec['name']}", spec)

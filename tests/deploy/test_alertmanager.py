@@ -4,12 +4,11 @@ and the dead man's switch are a listener here."""
 import json
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import yaml
 from prime_inference.local.ports import free_ports
 from tests.conftest import needs_on_ci
 from tests.deploy.test_alerts import ALERTS
+from tests.support.listening import listening
 
 WITHIN_S = 60.0
 QUICK = {"group_wait": "0s", "group_interval": "1s"}
@@ -41,15 +41,8 @@ def listener() -> Iterator[tuple[str, list[tuple[str, dict[str, Any]]]]]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", heard
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(Handler) as url:
+        yield url, heard
 
 
 def moved(config: dict[str, Any], url: str, folder: Path, hours: list[dict[str, Any]]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tests.deploy.rendered import (
     has_module,
     helm,
     helm_binary,
+    pod_labels,
     pods,
     rendered,
     rendered_text,
@@ -113,13 +114,8 @@ def test_what_is_referenced_exists(preset: str) -> None:
     """ConfigMaps by name, Services by the pods they select; Secrets and claims are the operator's to make."""
     documents = rendered(preset)
     maps = {d["metadata"]["name"] for d in documents if d["kind"] == "ConfigMap"}
-    labels: list[dict[str, str]] = []
+    labels = [have for document in documents for have in pod_labels(document)]
     for document in documents:
-        spec = document.get("spec", {})
-        if document["kind"] == "DynamoGraphDeployment":
-            labels += [c["podTemplate"]["metadata"]["labels"] for c in spec["components"]]
-        elif "template" in spec:
-            labels.append(spec["template"]["metadata"]["labels"])
         for _, pod in pods(document):
             for volume in pod.get("volumes", []):
                 if "configMap" in volume:

@@ -15,7 +15,7 @@ from gateway.accounts.keys import Scope, load_keys
 from gateway.admin.actions import ACTION
 from prime_inference.cli import COMMANDS_GROUP, build
 from tests.conftest import needs_on_ci
-from tests.deploy.rendered import PRESETS, ROOT, has_module, helm_binary, pods, rendered, template
+from tests.deploy.rendered import PRESETS, ROOT, has_module, helm_binary, pod_labels, pods, rendered, template
 from tests.deploy.runbook import blocks, orders, queries, sections
 from tests.deploy.test_alerts import orphans, rules
 
@@ -110,13 +110,7 @@ def assert_selects(selector: str, documents: list[dict[str, Any]]) -> None:
     """Some pod that the chart renders carries these labels; the operator's own are its to set."""
     if selector.startswith("nvidia.com/metrics-enabled"):
         return
-    labels: list[dict[str, str]] = []
-    for document in documents:
-        spec = document.get("spec", {})
-        if document["kind"] == "DynamoGraphDeployment":
-            labels += [c["podTemplate"]["metadata"]["labels"] for c in spec["components"]]
-        elif "template" in spec:
-            labels.append(spec["template"]["metadata"]["labels"])
+    labels = [have for document in documents for have in pod_labels(document)]
     if several := re.fullmatch(r"(\S+) in \((.*)\)", selector):
         for value in several[2].split(","):
             assert any(have.get(several[1]) == value for have in labels), value

@@ -1,11 +1,10 @@
 """The metrics page in pieces is the page, and lets others run."""
 
-import asyncio
-
 from prometheus_client.exposition import generate_latest
 
 from gateway.telemetry.exposition import SAMPLES_A_TURN, exposition
 from gateway.telemetry.metrics import Metrics
+from tests.support.turns import turns_counted
 
 
 def of_many_models(count: int) -> Metrics:
@@ -26,15 +25,6 @@ async def test_the_pieces_together_are_what_the_library_writes() -> None:
 async def test_others_have_their_turn_between_the_pieces() -> None:
     registry = of_many_models(20).registry
     lines = generate_latest(registry).count(b"\n")
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    running = asyncio.create_task(other())
-    await exposition(registry)
-    running.cancel()
-    assert turns > 0.8 * lines / SAMPLES_A_TURN
+    async with turns_counted() as turns:
+        await exposition(registry)
+    assert turns.count > 0.8 * lines / SAMPLES_A_TURN

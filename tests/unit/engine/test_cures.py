@@ -53,8 +53,10 @@ def test_readers_wait_to_be_told_and_look_by_themselves_often_while_messages_com
 
 def test_decode_takes_the_kernel_of_few_rows_for_every_layer_and_one_kernel_for_swiglu() -> None:
     class Activation:
+        op: Any = None
+
         def forward_cuda(self, x: float) -> float:
-            return float(self.op(x))  # type: ignore[attr-defined]
+            return float(self.op(x))
 
         def forward_cpu(self, x: float) -> float:
             raise AssertionError(x)

@@ -1,6 +1,5 @@
 """Reading schemas that were never seen leaves the event loop its turns."""
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -14,6 +13,7 @@ from prime_inference.toolcalls.declared import OnUnsupported, declare, forget, r
 from prime_inference.toolcalls.errors import ToolError, UnsupportedTool
 from prime_inference.toolcalls.suite.cases import function
 from prime_inference.toolcalls.suite.generate import generate
+from tests.support.turns import turns_counted
 
 TOOLS = [function(f"tool_{n}", sample.parameters) for n, sample in enumerate(generate(20, 77))]
 
@@ -32,21 +32,12 @@ def long_schema() -> dict[str, Any]:
 
 
 async def test_the_loop_has_its_turn_between_two_schemas_that_were_never_read(reader: SchemaReader) -> None:
-    turns = 0
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    beside = asyncio.create_task(others())
-    declared = await reader.declare(TOOLS, OnUnsupported.REFUSE)
-    assert turns >= len(TOOLS)
-    turns = 0
-    assert (await reader.declare(TOOLS, OnUnsupported.REFUSE)).tools == declared.tools
-    assert turns == 0  # what is known is not worth a turn
-    beside.cancel()
+    async with turns_counted() as turns:
+        declared = await reader.declare(TOOLS, OnUnsupported.REFUSE)
+        assert turns.count >= len(TOOLS)
+        turns.count = 0
+        assert (await reader.declare(TOOLS, OnUnsupported.REFUSE)).tools == declared.tools
+        assert turns.count == 0  # what is known is not worth a turn
 
 
 async def test_what_comes_of_it_is_what_comes_of_reading_at_once(reader: SchemaReader) -> None:

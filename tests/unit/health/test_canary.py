@@ -1,10 +1,9 @@
 """Canaries: judgement, and the client against a frontend that answers from a script."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import httpx
@@ -13,6 +12,7 @@ import pytest
 from prime_inference.health.canary import Answer, Ending, Pair, ending_of, findings_of, golden_of, suspects
 from prime_inference.health.canary_client import FrontendError, ask, pairs
 from prime_inference.health.verdicts import Check, Verdict
+from tests.support.listening import listening
 
 PAIR = Pair(1, 2)
 
@@ -84,16 +84,8 @@ def frontend(
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.server_address[1]}") as client:
-            yield client, seen
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(Handler) as url, httpx.Client(base_url=url) as client:
+        yield client, seen
 
 
 def instance(component: str, number: int, endpoint: str = "generate") -> dict[str, Any]:
