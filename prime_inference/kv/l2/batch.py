@@ -29,8 +29,11 @@ class Batch:
         keys: Sequence[bytes],
         deadline: float,
         on_complete: Callable[["Batch"], None],
+        began: float = 0.0,
     ) -> None:
+        """`began`, `deadline`: of the submit call, on one clock."""
         self.number = number
+        self.began = began
         self.operation = operation
         self.keys = keys
         self.deadline = deadline

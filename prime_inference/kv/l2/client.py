@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import partial
 from operator import attrgetter
 
@@ -27,6 +28,7 @@ from prime_inference.kv.l2.lane import Lane
 from prime_inference.kv.l2.outcomes import KeyOutcome, Operation
 from prime_inference.kv.l2.partition import shard_of
 from prime_inference.kv.l2.settings import L2Settings, parse_settings
+from prime_inference.kv.l2.timings import BatchTimings
 
 CLOSE_TIMEOUT_S = 2.0
 """How long `close` waits for threads; they are daemons, so one stuck in name lookup cannot keep the process."""
@@ -52,6 +54,7 @@ class ShardedL2Client:
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, Operation, KeyOutcome]] = Counter()
         self._bytes: Counter[tuple[str, Operation]] = Counter()
+        self._timings = BatchTimings()
         self._number = 0
         self._closed = False
         self._completed: list[Completion] = []
@@ -124,6 +127,11 @@ class ShardedL2Client:
         with self._lock:
             return dict(self._counts), dict(self._bytes)
 
+    def timings(self) -> BatchTimings:
+        """How long batches took since the start: a copy."""
+        with self._lock:
+            return deepcopy(self._timings)
+
     def close(self) -> None:
         """Settle everything as closed and end the threads. Idempotent; later submits settle at once as closed."""
         with self._lock:
@@ -155,11 +163,12 @@ class ShardedL2Client:
             Operation.LOAD: ("load", self.settings.load_timeout_s),
             Operation.STORE: ("store", self.settings.store_timeout_s),
         }[operation]
-        deadline = time.monotonic() + min(limit_s, limit_s if timeout_s is None else timeout_s)
+        began = time.monotonic()
+        deadline = began + min(limit_s, limit_s if timeout_s is None else timeout_s)
         with self._lock:
             self._number += 1
             number = self._number
-        batch = Batch(number, operation, [key.encode() for key in keys], deadline, self._complete)
+        batch = Batch(number, operation, [key.encode() for key in keys], deadline, self._complete, began)
         if not keys:
             batch.complete()
             return batch
@@ -185,7 +194,9 @@ class ShardedL2Client:
         # A store is all or nothing to LMCache; of lookups and loads it reads the answers key by key.
         whole = all(succeeded) if batch.operation is Operation.STORE else True
         error = "" if whole else ", ".join(sorted(set(batch.outcomes) - {KeyOutcome.OK}))
+        took_s = time.monotonic() - batch.began
         with self._lock:
+            self._timings.took(batch.operation, took_s)
             self._completed.append((batch.number, whole, error, succeeded))
             if self._event_fd >= 0:
                 os.eventfd_write(self._event_fd, 1)
