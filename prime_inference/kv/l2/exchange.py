@@ -5,7 +5,7 @@ says which keys to try again. The key whose reply was awaited is the one charged
 """
 
 import importlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from itertools import groupby
 from types import ModuleType
@@ -170,13 +170,19 @@ def _claim(tasks: list[Task]) -> list[Task]:
 def _settle_codes(claimed: list[Task], codes: bytes, served: list[Served]) -> None:
     at = 0
     for batch, run in _runs(claimed[: len(codes)]):
-        outcomes = [_CODES[code] for code in codes[at : at + len(run)]]
+        own = codes[at : at + len(run)]
         at += len(run)
-        settled = batch.settle_each([(task.index, outcome) for task, outcome in zip(run, outcomes, strict=True)])
-        assert settled == len(run), "a claimed key is settled by its lane alone"
-        moved = sum(len(task.buffer) for task, outcome in zip(run, outcomes, strict=True) if outcome is KeyOutcome.OK)
-        for outcome, keys in Counter(outcomes).items():
-            served.append((batch.operation, outcome, keys, moved if outcome is KeyOutcome.OK else 0))
+        for code in sorted(set(own)):
+            alike = (
+                run
+                if own.count(code) == len(run)
+                else [task for task, its in zip(run, own, strict=True) if its == code]
+            )
+            outcome = _CODES[code]
+            moved = sum([len(task.buffer) for task in alike]) if outcome is KeyOutcome.OK else 0
+            settled = batch.settle_alike([task.index for task in alike], outcome)
+            assert settled == len(alike), "a claimed key is settled by its lane alone"
+            served.append((batch.operation, outcome, settled, moved))
 
 
 def _exchange(connection: Connection, current: _Current, served: list[Served]) -> None:
@@ -265,7 +271,11 @@ def _take_value(connection: Connection, task: Task, header: ReplyHeader) -> KeyO
 
 
 def _hand_back(window: list[Task]) -> list[Task]:
-    left = [task for task in window if not task.batch.is_settled(task.index)]
+    left: list[Task] = []
+    for batch, run in _runs(window):
+        unsettled = set(batch.unsettled([task.index for task in run]))
+        if unsettled:
+            left += [task for task in run if task.index in unsettled]
     for task in left:
         task.batch.release(task.index)
     return left
