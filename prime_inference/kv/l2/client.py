@@ -16,8 +16,10 @@ import heapq
 import os
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from operator import attrgetter
@@ -58,7 +60,10 @@ class ShardedL2Client:
         self._number = 0
         self._closed = False
         self._completed: list[Completion] = []
+        self._counts_lock = threading.Lock()
         self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Not by `close`: a thread about to signal would write to whatever has the number by then.
+        weakref.finalize(self, os.close, self._event_fd).atexit = False
         self._due: list[tuple[float, int, Batch]] = []
         self._due_changed = threading.Condition()
         kinds = {"lookup": 1, "load": settings.load_connections, "store": settings.store_connections}
@@ -115,16 +120,17 @@ class ShardedL2Client:
 
     def drain_completions(self) -> list[Completion]:
         """Every batch completed since the last call, each once."""
+        with suppress(BlockingIOError):  # nothing was signalled since
+            os.eventfd_read(self._event_fd)
+        # After the read: what completes in between is taken now, and its signal wakes somebody for nothing.
         with self._lock:
             completed, self._completed = self._completed, []
-            if completed:
-                os.eventfd_read(self._event_fd)
         return completed
 
     def counts(self) -> tuple[dict[tuple[str, Operation, KeyOutcome], int], dict[tuple[str, Operation], int]]:
         """Keys by (shard, operation, outcome) and value bytes moved by (shard, operation), since the start. A key is
         counted just after its batch has been told."""
-        with self._lock:
+        with self._counts_lock:
             return dict(self._counts), dict(self._bytes)
 
     def timings(self) -> BatchTimings:
@@ -144,9 +150,6 @@ class ShardedL2Client:
         with self._due_changed:
             self._due_changed.notify()
         self._watch.join(CLOSE_TIMEOUT_S)
-        with self._lock:
-            os.close(self._event_fd)
-            self._event_fd = -1
 
     # ── internals ──
 
@@ -198,12 +201,12 @@ class ShardedL2Client:
         with self._lock:
             self._timings.took(batch.operation, took_s)
             self._completed.append((batch.number, whole, error, succeeded))
-            if self._event_fd >= 0:
-                os.eventfd_write(self._event_fd, 1)
+        # Outside the lock, which whoever is woken takes at once.
+        os.eventfd_write(self._event_fd, 1)
 
     def _record(self, shard: int, served: list[Served]) -> None:
         name = str(self.settings.shards[shard])
-        with self._lock:
+        with self._counts_lock:
             for operation, outcome, keys, value_bytes in served:
                 self._counts[name, operation, outcome] += keys
                 self._bytes[name, operation] += value_bytes
