@@ -84,7 +84,8 @@ def under_load_section(result: Result) -> str:
         [
             *lines,
             "",
-            f"Hung: {summary['hung']}. The load beside them: {load['asked']} questions, {statuses}, {slowest}. "
+            f"Hung: {summary['hung']}. The load beside them: {load['asked']} questions, {statuses} "
+            f"({load['refused_while_served']} of the others at a time when no process was being replaced), {slowest}. "
             f"{batches('lookups', lookups)} (deadline {settings['lookup_deadline_s']} s); "
             f"{batches('loads', loads)} (deadline {settings['load_deadline_s']} s).",
             f"Keys looked up: {counts(lookups['keys'])}; loaded: {counts(loads['keys'])}. Loads as the engine saw them end: "

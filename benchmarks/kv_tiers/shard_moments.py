@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
 LOGGED_BYTES = 128
 """Valkey cuts an argument in its log off here."""
@@ -32,7 +34,7 @@ class Shards:
         self._pid_of = pid_of
 
     def redis(self, shard: int) -> Redis:
-        return Redis(host="127.0.0.1", port=self.ports[shard], socket_timeout=5.0)
+        return Redis(host="127.0.0.1", port=self.ports[shard], socket_timeout=5.0, retry=Retry(NoBackoff(), 0))
 
     def log_commands(self, shard: int) -> None:
         """Every command from now on is in the shard's log; what was there is forgotten."""
@@ -41,14 +43,14 @@ class Shards:
         client.config_set("slowlog-log-slower-than", 0)
         client.slowlog_reset()
 
-    def keys_of(self, tenant: str) -> dict[int, dict[bytes, int]]:
-        """Shard -> this tenant's keys there and for how many seconds each was not read or written. A shard that is away
+    def keys_of(self, salt: str) -> dict[int, dict[bytes, int]]:
+        """Shard -> the keys of this salt there and for how many seconds each was not read or written. A shard that is away
         holds nothing."""
         found: dict[int, dict[bytes, int]] = {}
         for shard in range(len(self.ports)):
             client = self.redis(shard)
             try:
-                keys = list(client.scan_iter(match=f"*@{tenant}", count=1000))
+                keys = list(client.scan_iter(match=f"*@{salt}", count=1000))
                 idle = {key: client.object("idletime", key) for key in keys}
             except RedisError:
                 continue
@@ -59,19 +61,11 @@ class Shards:
     def send(self, shard: int, number: signal.Signals) -> None:
         os.kill(self._pid_of(shard), number)
 
-    def answered_lookup(self, shard: int, tenant_keys: Sequence[bytes]) -> bool:
-        """Has the shard answered whether it holds one of these keys?"""
-        for entry in self.redis(shard).slowlog_get(64):
-            name, _, argument = bytes(entry["command"]).partition(b" ")
-            if name.upper() == b"EXISTS" and any(argument[:100] == key[:100] for key in tenant_keys):
-                return True
-        return False
-
-    def until_answered(self, shard: int, tenant_keys: Sequence[bytes], over: Callable[[], bool]) -> float | None:
+    def until_answered(self, shard: int, keys: Sequence[bytes], over: Callable[[], bool]) -> float | None:
         """Seconds until the shard had answered the lookup; None if it had not when all was `over`, or never."""
-        began = time.monotonic()
+        client, began = self.redis(shard), time.monotonic()
         while time.monotonic() - began < SEEN_WITHIN_S and not over():
-            if self.answered_lookup(shard, tenant_keys):
+            if any(asks_for(bytes(entry["command"]), keys) for entry in client.slowlog_get(64)):
                 return time.monotonic() - began
             time.sleep(POLL_S)
         return None
@@ -93,6 +87,15 @@ class Shards:
         finally:
             client.config_set("maxmemory", memory)
         return before - left
+
+
+def asks_for(command: bytes, keys: Sequence[bytes]) -> bool:
+    """Is this line of a shard's log the question whether it holds one of these keys?"""
+    name, _, argument = command.partition(b" ")
+    logged = argument.partition(b"... (")[0]  # so it ends where it was cut off
+    return (
+        name.upper() == b"EXISTS" and len(logged) >= LOGGED_BYTES // 2 and any(key.startswith(logged) for key in keys)
+    )
 
 
 def victim_and_holder(

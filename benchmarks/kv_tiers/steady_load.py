@@ -12,7 +12,7 @@ from benchmarks.kv_tiers.fidelity import SENTENCES
 from tests.support.stack import Stack
 
 CLIENTS = 2
-PAUSE_S = 1.0
+PAUSE_S = 2.0
 REPEATED = 2
 """Prompts that are asked again and again."""
 SENTENCES_A_PROMPT = 30
@@ -27,11 +27,12 @@ def prompt_of(number: int) -> str:
 
 
 class SteadyLoad:
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: Stack, began: float) -> None:
+        """`began`: zero of the samples' clock."""
         self.samples: list[dict[str, Any]] = []
         self._stack = stack
         self._ended = threading.Event()
-        self._began = time.monotonic()
+        self._began = began
         self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(CLIENTS)]
         for thread in self._threads:
             thread.start()

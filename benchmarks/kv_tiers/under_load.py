@@ -22,6 +22,7 @@ every kill of its server, how the loads ended off the worker's.
 import argparse
 import json
 import tempfile
+import time
 from pathlib import Path
 
 from benchmarks.kv_tiers.fidelity import NAMES
@@ -64,13 +65,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         state = options.state or Path(folder) / "state"
         with running_stack(state, "--tiers", "lmcache", "--shards", str(SHARDS), within_s=600) as stack:
-            load = SteadyLoad(stack)
+            began = time.monotonic()
+            load = SteadyLoad(stack, began)
             try:
-                walk = Walk(stack, NAMES[: options.prompts])
+                walk = Walk(stack, NAMES[: options.prompts], began)
                 walk.run()
             finally:
                 load.stop()
-    samples = {"rows": walk.rows, "load": load.samples, "pages": walk.pages}
+    samples = {"rows": walk.rows, "load": load.samples, "pages": walk.pages, "replaced": walk.replaced}
     summary = summarise(samples)
     print(json.dumps(summary, indent=1))
     write(options.out, {"provenance": record, "settings": settings, "summary": summary, "samples": samples})

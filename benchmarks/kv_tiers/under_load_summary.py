@@ -30,7 +30,7 @@ def summarise(samples: Mapping[str, Any]) -> dict[str, Any]:
     rows, load = samples["rows"], samples["load"]
     return {
         "ways": {way: of_way([row for row in rows if row["path"] == way], rows) for way in Way},
-        "load": of_load(load),
+        "load": of_load(load, samples["replaced"]),
         "hung": sum(each["hung"] for each in [*rows, *load]),
         "lookups": of_batches(samples["pages"], "lookup"),
         "loads": of_batches(samples["pages"], "load"),
@@ -71,11 +71,20 @@ def of_way(rows: Sequence[Row], all_rows: Sequence[Row]) -> dict[str, Any]:
     return told
 
 
-def of_load(load: Sequence[Row]) -> dict[str, Any]:
+def of_load(load: Sequence[Row], replaced: Sequence[Row]) -> dict[str, Any]:
+    """`refused_while_served`: not answered, though no process was being replaced from the question to its end."""
+
+    def away(each: Row) -> bool:
+        return any(
+            each["at_s"] <= one["at_s"] + one["seconds"] and one["at_s"] <= each["at_s"] + each["seconds"]
+            for one in replaced
+        )
+
     seconds = sorted(each["seconds"] for each in load if each["status"] == 200)
     return {
         "asked": len(load),
         "statuses": dict(Counter(str(each["status"]) for each in load)),
+        "refused_while_served": sum(each["status"] != 200 and not away(each) for each in load),
         "median_s": statistics.median(seconds),
         "slowest_s": max(each["seconds"] for each in load),
     }

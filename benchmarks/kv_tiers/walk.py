@@ -32,14 +32,20 @@ IN_LOAD_S = 0.3
 PAGES = ("prime_kv_", "vllm:prime_kv_")
 
 
+Held = dict[int, dict[bytes, int]]
+
+
 class Walk:
-    def __init__(self, stack: Stack, names: Sequence[str]) -> None:
+    def __init__(self, stack: Stack, names: Sequence[str], began: float) -> None:
+        """`began`: zero of the samples' clock."""
         self.stack = stack
         self.names = names
         self.rows: list[dict[str, Any]] = []
         self.pages: list[dict[str, Any]] = []
         """What the tier's counters said, before each kill of the process that counts."""
-        self._began = time.monotonic()
+        self.replaced: list[dict[str, Any]] = []
+        """When processes were away."""
+        self._began = began
         self.shards = Shards([self._port_of(f"l2-{shard}") for shard in range(SHARDS)], self._pid_of_shard)
 
     def run(self) -> None:
@@ -69,17 +75,16 @@ class Walk:
 
     # ── asking ──
 
-    def ask(self, way: Way, name: str, tenant: str) -> dict[str, Any]:
-        told = self._answer(name, tenant)
+    def ask(self, way: Way, name: str, tenant: str, held: Held | None = None) -> dict[str, Any]:
+        """`held`: what the shards hold of it, by one who knows already and has stopped one of them."""
+        told = self._answer(name, tenant, self.shards.keys_of(salt_of(name, tenant)) if held is None else held)
         row = {"path": way, "name": name, "tenant": tenant, **told}
         self.rows.append(row)
         print(f"{way:18} {name:6} {tenant}  {json.dumps(told)}", flush=True)
         return row
 
-    def _answer(self, name: str, tenant: str) -> dict[str, Any]:
+    def _answer(self, name: str, tenant: str, before: Held) -> dict[str, Any]:
         """`from_l2`: chunks that the shards were asked for and had, by the keys' own time since they were last read."""
-        salt = salt_of(name, tenant)
-        before = self.shards.keys_of(salt)
         at = time.monotonic()
         told: dict[str, Any] = {"at_s": round(at - self._began, 3), "status": None, "hung": False}
         prompt = text_of(name, SENTENCES)
@@ -88,7 +93,7 @@ class Walk:
             answer = httpx.post(
                 f"{self.stack.running['frontend_url']}/v1/completions",
                 json=body,
-                headers={"x-tenant-id": salt},
+                headers={"x-tenant-id": tenant_of(name, tenant)},
                 timeout=HUNG_AFTER_S,
             )
             told["status"] = answer.status_code
@@ -104,7 +109,7 @@ class Walk:
         except httpx.TransportError as error:
             told["error"] = type(error).__name__
         told["seconds"] = round(time.monotonic() - at, 3)
-        after = self.shards.keys_of(salt)
+        after = self.shards.keys_of(salt_of(name, tenant))
         told["in_l2"] = sum(map(len, before.values()))
         told["from_l2"] = sum(
             idle < before[shard][key]
@@ -125,7 +130,7 @@ class Walk:
             return
         victim = chosen[0]
         keys = list(held[victim])
-        self._ask_with_lookup_held(way, name, tenant, chosen, keys, lambda: removed(victim, keys), lambda: None)
+        self._ask_with_lookup_held(way, name, tenant, held, chosen, lambda: removed(victim, keys), lambda: None)
 
     def kill_in_load(self, name: str, tenant: str, spared: frozenset[int]) -> set[int]:
         """Stop a shard when the lookup has found its chunks, and kill it with the load in it; which it was, if any."""
@@ -145,7 +150,7 @@ class Walk:
             time.sleep(IN_LOAD_S)
             self.stack.kill(f"l2-{victim}")
 
-        self._ask_with_lookup_held(Way.KILLED, name, tenant, chosen, keys, stop, kill)
+        self._ask_with_lookup_held(Way.KILLED, name, tenant, held, chosen, stop, kill)
         self.stack.until(lambda: self.stack.is_back(f"l2-{victim}", dead), HEALED_WITHIN_S, "shard back")
         return {victim}
 
@@ -154,8 +159,8 @@ class Walk:
         way: Way,
         name: str,
         tenant: str,
+        held: Held,
         victim_holder: tuple[int, int],
-        keys: Sequence[bytes],
         at_moment: Callable[[], int],
         in_load: Callable[[], None],
     ) -> None:
@@ -165,10 +170,10 @@ class Walk:
         self.shards.log_commands(victim)
         self.shards.send(holder, signal.SIGSTOP)
         with ThreadPoolExecutor(1) as pool:
-            asking = pool.submit(self.ask, way, name, tenant)
+            asking = pool.submit(self.ask, way, name, tenant, held)
             moment: dict[str, Any] = {"victim": victim, "holder": holder, "touched": 0}
             try:
-                moment["looked_up_after_s"] = self.shards.until_answered(victim, keys, asking.done)
+                moment["looked_up_after_s"] = self.shards.until_answered(victim, list(held[victim]), asking.done)
                 began = time.monotonic()
                 if moment["looked_up_after_s"] is not None:
                     moment["touched"] = at_moment()
@@ -193,7 +198,9 @@ class Walk:
             lambda: all(self.stack.is_back(name, pid) for name, pid in dead.items()), HEALED_WITHIN_S, "started again"
         )
         self.stack.until(lambda: self.stack.answers(30), HEALED_WITHIN_S, "served again")
-        print(f"replaced {', '.join(processes)} in {time.monotonic() - began:.1f} s", flush=True)
+        seconds = round(time.monotonic() - began, 3)
+        self.replaced.append({"processes": processes, "at_s": round(began - self._began, 3), "seconds": seconds})
+        print(f"replaced {', '.join(processes)} in {seconds:.1f} s", flush=True)
 
     def read_pages(self, *processes: str) -> None:
         """Keep what these say of the tier."""
@@ -233,5 +240,11 @@ class Walk:
         return int(command[0].rpartition(":")[2])  # a Valkey writes its address over its command line
 
 
-def salt_of(name: str, tenant: str) -> str:
+def tenant_of(name: str, tenant: str) -> str:
+    """A tenant a prompt and copy: no two share anything."""
     return f"{name.lower()}-{tenant}"
+
+
+def salt_of(name: str, tenant: str) -> str:
+    """As it ends the tier's keys: Dynamo puts its own word before the tenant."""
+    return f"dynamo-cache-salt:{tenant_of(name, tenant)}"

