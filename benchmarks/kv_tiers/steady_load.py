@@ -15,8 +15,8 @@ CLIENTS = 2
 PAUSE_S = 2.0
 REPEATED = 2
 """Prompts that are asked again and again."""
-SENTENCES_A_PROMPT = 30
-"""About 700 tokens: two whole chunks."""
+SENTENCES_A_PROMPT = 20
+"""About 500 tokens, of which one or two whole chunks are kept: more would drive everything else out of L1."""
 HUNG_AFTER_S = 120.0
 """A question without any answer for so long hangs. Computing a prompt takes 1 to 10 s on two busy cores."""
 
