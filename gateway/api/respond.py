@@ -169,9 +169,14 @@ class EventStream(Response):
         await self._begin(send_head)
         self._exchange.settlement.first_event()
         await _body(send, stream.first)
+        last = b""
         async for batch in stream.batches(write_now):
-            await _body(send, batch)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            if stream.editor.closed:
+                # What closes the stream and what closes the body leave together.
+                last = batch
+            else:
+                await _body(send, batch)
+        await send({"type": "http.response.body", "body": last, "more_body": False})
         await stream.finish()
 
     async def _interrupted(self, scope: Scope, receive: Receive, send: Send) -> Outcome:
