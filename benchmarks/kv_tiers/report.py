@@ -89,8 +89,19 @@ def under_load_section(result: Result) -> str:
             f"{batches('lookups', lookups)} (deadline {settings['lookup_deadline_s']} s); "
             f"{batches('loads', loads)} (deadline {settings['load_deadline_s']} s).",
             f"Keys looked up: {counts(lookups['keys'])}; loaded: {counts(loads['keys'])}. Loads as the engine saw them end: "
-            f"{counts(summary['engine']['ends'])}.",
+            f"{counts(summary['engine']['ends'])}.{paired(summary)}",
         ]
+    )
+
+
+def paired(summary: Result) -> str:
+    if "l2_minus_computed" not in summary:
+        return ""
+    told = summary["l2_minus_computed"]
+    low, high = told["interval_95_s"]
+    return (
+        f" The whole answer from L2, less the same prompt computed right after: {told['median_s']:+.2f} s at the median of "
+        f"{told['pairs']} pairs, 95 % interval {low:+.2f} to {high:+.2f} s."
     )
 
 

@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from benchmarks.kv_tiers.fidelity import needle_of
+from benchmarks.kv_tiers.l2_client import interval
 
 
 class Way(StrEnum):
@@ -25,10 +26,13 @@ class Way(StrEnum):
 
 Row = Mapping[str, Any]
 
+BESIDE_L2 = "e"
+"""The tenant whose prompts are computed one by one right after the same prompt came from L2."""
+
 
 def summarise(samples: Mapping[str, Any]) -> dict[str, Any]:
     rows, load = samples["rows"], samples["load"]
-    return {
+    told = {
         "ways": {way: of_way([row for row in rows if row["path"] == way], rows) for way in Way},
         "load": of_load(load, samples["replaced"]),
         "hung": sum(each["hung"] for each in [*rows, *load]),
@@ -39,6 +43,19 @@ def summarise(samples: Mapping[str, Any]) -> dict[str, Any]:
             "server_losses": sum(engine_counts(samples["pages"], "vllm:prime_kv_server_losses_total", "").values()),
         },
     }
+    differences = against_computing(rows)
+    return told | {"l2_minus_computed": differences} if differences else told
+
+
+def against_computing(rows: Sequence[Row]) -> dict[str, Any] | None:
+    """Seconds to the whole answer: from L2 behind the gate, less computed right after, prompt by prompt. None without pairs."""
+    computed = {row["name"]: row for row in rows if row["path"] == Way.COLD and row["tenant"] == BESIDE_L2}
+    pairs = [(row, computed[row["name"]]) for row in rows if row["path"] == Way.L2 and row["name"] in computed]
+    differences = [one["seconds"] - other["seconds"] for one, other in pairs if one["status"] == other["status"] == 200]
+    if not differences:
+        return None
+    low, high = interval(differences)
+    return {"pairs": len(differences), "median_s": statistics.median(differences), "interval_95_s": [low, high]}
 
 
 def of_way(rows: Sequence[Row], all_rows: Sequence[Row]) -> dict[str, Any]:

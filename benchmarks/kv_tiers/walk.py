@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.kv_tiers.fidelity import text_of
 from benchmarks.kv_tiers.shard_moments import Shards, victim_and_holder
 from benchmarks.kv_tiers.steady_load import HUNG_AFTER_S
-from benchmarks.kv_tiers.under_load_summary import Way
+from benchmarks.kv_tiers.under_load_summary import BESIDE_L2, Way
 from tests.support.stack import Stack
 
 SHARDS = 8
@@ -63,6 +63,7 @@ class Walk:
         self.replace("prefill-0", "lmcache")
         for name in self.names:
             self.ask(Way.L2, name, "a")
+            self.ask(Way.COLD, name, BESIDE_L2)
         for name in self.names:
             self.remove(Way.EVICTED, name, "b", self.shards.evict)
         # A shard's death and an eviction by memory take other prompts' chunks along, so that later ones find less.

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.kv_tiers.report import RESULTS
-from benchmarks.kv_tiers.under_load_summary import Way, summarise
+from benchmarks.kv_tiers.under_load_summary import BESIDE_L2, Way, against_computing, summarise
 
 RUNS = sorted(path.parent.name for path in RESULTS.glob("*-kv-under-load/result.json"))
 
@@ -49,6 +49,17 @@ def test_each_answer_is_held_against_every_cold_one_of_its_prompt_and_cold_ones_
     assert told["hung"] == 1
     assert told["load"]["statuses"] == {"200": 1, "503": 3}
     assert told["load"]["refused_while_served"] == 1
+
+
+def test_a_prompt_from_l2_is_held_against_the_same_one_computed_right_after() -> None:
+    rows = [row(Way.COLD, "Anna", " amber", seconds=9.0)]
+    assert against_computing(rows) is None
+    for name, loaded, computed in (("Anna", 2.0, 5.0), ("Boris", 4.0, 3.0), ("Clara", 2.0, 4.0)):
+        rows += [row(Way.L2, name, "", seconds=loaded), row(Way.COLD, name, "", seconds=computed, tenant=BESIDE_L2)]
+    told = against_computing(rows)
+    assert told is not None
+    assert (told["pairs"], told["median_s"]) == (3, -2.0)
+    assert told["interval_95_s"][0] <= -2.0 <= told["interval_95_s"][1]
 
 
 def test_batches_are_added_over_the_lives_of_the_server_and_the_slowest_is_of_all() -> None:
