@@ -42,7 +42,7 @@ async def test_the_engine_gets_the_grammar_in_the_very_configuration_that_leaves
     await run_cases(door.url, "glm", cases, door.headers, concurrency=1)
     guided = [json.loads(line) for line in raw_frontend.tags_file.read_text().splitlines()[before + 1 :]]
     assert len(guided) == 1 + len(STEPS)
-    assert {tuple(one) for one in guided} == {("grammar",)}
+    assert {tuple(one) for one in guided} == {("grammar", "prompt")}
     import xgrammar
     from xgrammar.testing import _is_grammar_accept_string as takes
 
