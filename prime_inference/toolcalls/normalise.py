@@ -173,7 +173,7 @@ class _Finish:
         step = schema.get("multipleOf")
         if step is not None and not (whole and step == int(step) and step > 0):
             del schema["multipleOf"]
-            if not (whole and step > 0 and (1 / step) == int(1 / step)):
+            if not (whole and step > 0 and float(1 / step).is_integer()):
                 self._find(Effect.LOOSER, path, "multipleOf", "enforced only for whole steps of an integer")
         if whole:
             _whole_bounds(schema)

@@ -45,6 +45,14 @@ def test_an_undeclared_name_is_its_own_verdict() -> None:
     assert verdict(CITY, '{"city": "x"}', "u") is Verdict.UNKNOWN_NAME
 
 
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "1" * 390])
+def test_a_number_too_large_to_divide_is_a_mismatch(number: str) -> None:
+    tools = declare(
+        [function("t", {"type": "object", "properties": {"a": {"type": "number", "multipleOf": 0.1}}})]
+    ).tools
+    assert judge("t", f'{{"a": {number}}}', tools).verdict is Verdict.SCHEMA_MISMATCH
+
+
 def test_huge_numbers_are_json() -> None:
     number = {"type": "object", "properties": {"n": {"type": "number"}}}
     assert verdict(number, '{"n": 1e400}') is Verdict.OK

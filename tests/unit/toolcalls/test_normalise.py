@@ -174,6 +174,7 @@ def test_dependent_keys_and_a_condition_on_an_enum_become_alternatives() -> None
         ({"type": "array", "contains": {"const": 1}}, "contains"),
         ({"type": "string", "not": {"minLength": 3}}, "not"),
         ({"type": "number", "multipleOf": 0.1}, "multipleOf"),
+        ({"type": "integer", "multipleOf": 1e-320}, "multipleOf"),
         ({"type": "string", "pattern": "(?=x)y"}, "pattern"),
         ({"type": "string", "format": "regex"}, "format"),
         ({"type": "integer", "maximum": 2**60}, "maximum"),
