@@ -20,7 +20,8 @@ table { border-collapse: collapse; width: 100%; }
 th { text-align: left; font-weight: 600; color: var(--dim); }
 td, th { padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.narrow { width: auto; } code { font: .87em/1.45 ui-monospace, monospace; white-space: pre-wrap; }
+.narrow { width: auto; } .tables { display: flex; flex-wrap: wrap; gap: 0 4rem; } .word { white-space: nowrap; }
+ code { font: .87em/1.45 ui-monospace, monospace; white-space: pre-wrap; }
 summary { cursor: pointer; margin: 1.5rem 0 .5rem; }
 """
 
@@ -37,12 +38,13 @@ def as_html(run: Run, about: dict[str, Any]) -> str:
             '<meta name="viewport" content="width=device-width">',
             f"<title>Tool calls</title><style>{STYLE}</style><h1>Tool calls</h1>",
             f'<p class="{"bad" if wrong else "ok"}">{escape(headline(run))}</p><p class="dim">{asked}</p>{skipped}',
-            "<h2>Suites</h2>",
+            '<div class="tables"><div><h2>Suites</h2>',
             _table(("suite", "answers", "as they should be", "not"), groups),
-            "<h2>Calls by verdict</h2>",
+            "</div><div><h2>Calls by verdict</h2>",
             _table(("verdict", "calls", "of all"), counted(run, "verdicts")),
-            "<h2>Answers by outcome</h2>",
+            "</div><div><h2>Answers by outcome</h2>",
             _table(("outcome", "answers", "of all"), counted(run, "outcomes")),
+            "</div></div>",
             f"<h2>Not as they should be: {len(wrong)}</h2>{_rows(wrong)}" if wrong else "",
             f"<details><summary>As they should be: {len(right)}</summary>{_rows(right)}</details></html>\n",
         )
@@ -61,8 +63,8 @@ def _table(heads: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
 
 def _rows(results: list[Result]) -> str:
     rows = "".join(
-        f"<tr><td><code>{escape(result.id)}</code></td><td>{escape(result.way)}</td>"
-        f"<td>{escape(str(result.outcome or 'no answer'))}</td>"
+        f'<tr><td><code>{escape(result.id)}</code></td><td class="word">{escape(result.way)}</td>'
+        f'<td class="word">{escape(str(result.outcome or "no answer"))}</td>'
         f"<td>{''.join(f'<code>{escape(problem)}</code><br>' for problem in result.problems)}"
         f'<span class="dim">{escape(result.source)}</span></td></tr>'
         for result in results
