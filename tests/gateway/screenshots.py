@@ -1,6 +1,7 @@
 """`python -m tests.gateway.screenshots`: the console's pictures in docs/console, of a scripted fleet in a bad night."""
 
 import asyncio
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -10,7 +11,7 @@ from PIL import Image
 
 from tests.gateway.test_admin import ADMIN, act
 from tests.gateway.test_console import browser_page, signed_in
-from tests.gateway.test_relay import CHAT, UNARY
+from tests.gateway.test_relay import DONE, STREAM, UNARY, chunk
 from tests.support.dynamo import Frontend, frontend
 from tests.support.gateway import RunningGateway, gateway
 from tests.valkey_server import ValkeyServer
@@ -18,6 +19,9 @@ from tests.valkey_server import ValkeyServer
 OUT = Path(__file__).parents[2] / "docs" / "console"
 NAMES = ("gb200-east", "b300-west", "burst")
 REQUESTS = 40
+USED = {"prompt_tokens": 700, "completion_tokens": 120, "prompt_tokens_details": {"cached_tokens": 610}}
+USAGE = b"data: " + json.dumps({"id": "c", "choices": [], "usage": USED}).encode() + b"\n\n"
+ANSWER = b"".join([chunk("a"), chunk("b", "stop"), USAGE, DONE])
 
 
 def name_them(folder: Path) -> None:
@@ -39,7 +43,7 @@ async def busy(gw: RunningGateway, frontends: list[Frontend]) -> None:
         each.in_flight.labels("m").set(31 - 9 * number)
         each.queued.labels("m").set(number)
     for number in range(REQUESTS):
-        body = {**CHAT, "model": "glm-5.3", "messages": [{"role": "user", "content": f"{number}"}]}
+        body = {**STREAM, "model": "glm-5.3", "messages": [{"role": "user", "content": f"{number}"}]}
         async with gw.session.post(f"{gw.url}/chat/completions", json=body) as response:
             await response.read()
 
@@ -49,7 +53,11 @@ async def pictures(out: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         settings = {"key": ADMIN, "model": "glm-5.3", "valkey_url": f"redis://127.0.0.1:{server.port}/0"}
-        async with frontend(UNARY) as east, frontend(b"{}", status=500) as west, frontend(UNARY) as burst:
+        async with (
+            frontend(UNARY, stream=ANSWER) as east,
+            frontend(b"{}", status=500) as west,
+            frontend(UNARY, stream=ANSWER) as burst,
+        ):
             frontends = [east, west, burst]
             urls = [each.url for each in frontends]
             async with gateway(folder, urls, **settings, reload_seconds=0.1) as gw:  # type: ignore[arg-type]
