@@ -11,10 +11,12 @@ from tests.local.test_changes import told
 from tests.support.load import load
 from tests.support.stack import Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
 
 STARTED_WITHIN_S = 400.0
 """Another engine beside the two that compute on the same cores."""
+ANSWERED_WITHIN_S = 240.0
+"""Two answers, on a machine that has other work, too."""
 
 
 def canary_of_every_pair(stack: Stack) -> list[Ending]:
@@ -31,14 +33,14 @@ async def test_a_second_decode_worker_comes_takes_requests_and_leaves_without_a_
         await asyncio.sleep(1)
         assert await told(real_stack, "scale", "--decode", "2", within_s=STARTED_WITHIN_S) == "1 prefill, 2 decode"
         (name,) = set(real_stack.running["worker_urls"]) - before
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(ANSWERED_WITHIN_S):
             while real_stack.metric(name, "vllm:request_success_total") < 2:
                 await asyncio.sleep(0.5)
         endings = await asyncio.to_thread(canary_of_every_pair, real_stack)
         assert endings == [Ending.RIGHT] * 2, "the new one's tokens are the former's"
         assert await told(real_stack, "scale", "--decode", "1") == "1 prefill, 1 decode"
         alone = running.whole
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(ANSWERED_WITHIN_S):
             while running.whole < alone + 2:
                 await asyncio.sleep(0.1)
     print(f"{running.whole} whole answers, {len(running.failed)} failed, the longest took {running.longest_s:.1f} s")
@@ -56,7 +58,7 @@ async def test_a_real_worker_is_replaced_by_its_successor_without_a_failed_reque
         await asyncio.sleep(1)
         said = await told(real_stack, "restart", pool, within_s=STARTED_WITHIN_S)
         alone = running.whole
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(ANSWERED_WITHIN_S):
             while running.whole < alone + 2:
                 await asyncio.sleep(0.1)
     print(f"{said}: {running.whole} whole answers, {running.failed}, the longest took {running.longest_s:.1f} s")
