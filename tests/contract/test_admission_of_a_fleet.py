@@ -16,7 +16,7 @@ from gateway.admission.store import AdmissionStore, Replica
 from gateway.admission.valkey_store import ValkeyAdmissionStore, held_key
 from gateway.ratelimit import charges_for, headers
 from gateway.ratelimit.core import UNITS
-from gateway.site.trip_budget import TRIP_BUDGET_S, Patience
+from gateway.site.trip_budget import TRIP_BUDGET_S, Patience, TripBudget
 from gateway.site.valkey_store import SiteAddress, SiteValkey
 from tests.contract.conftest import CALM
 from tests.valkey_server import ValkeyServer
@@ -131,7 +131,9 @@ async def test_three_busy_replicas_never_run_more_than_the_limit_and_end_with_no
             nonlocal refused
             admission = replicas.replicas[number % 3]
             for _ in range(12):
-                answer = await admission.acquire(ask(patience_s=random.choice((0.0, 0.2))))
+                # Else a trip that waits 0.1 s for a busy machine is decided without Valkey, on shares and their slack.
+                unhurried = TripBudget(time.monotonic(), CALM.request_s)
+                answer = await admission.acquire(ask(patience_s=random.choice((0.0, 0.2)), budget=unhurried))
                 if isinstance(answer, Refused):
                     refused += 1
                     continue
@@ -147,7 +149,7 @@ async def test_three_busy_replicas_never_run_more_than_the_limit_and_end_with_no
         for client_gone in clients[::7]:
             asyncio.get_running_loop().call_later(random.random() / 5, client_gone.cancel)
         await asyncio.gather(*clients, return_exceptions=True)
-        assert not any(replica.alone for replica in replicas.replicas), "Valkey answered all the time"
+        assert not any(site.troubles for site in replicas.sites), "Valkey answered all the time"
         assert 5 <= replicas.most <= TEN.limit.requests
         assert refused > 0, "sixty clients at ten places: some must have been refused"
         assert [replica.in_use("d") for replica in replicas.replicas] == [Weight()] * 3
