@@ -140,13 +140,16 @@ def test_monitors_and_network_policies_name_ports_that_exist(preset: str) -> Non
         ports = {p["name"] for s in services if wanted <= s["metadata"]["labels"].items() for p in s["spec"]["ports"]}
         assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} <= ports
     labels = [have for document in documents for have in pod_labels(document)]
+    specs = [pod for document in documents if pod_labels(document) for _, pod in pods(document)]
+    labelled = list(zip(labels, specs, strict=True))
     policies = [d for d in documents if d["kind"] == "NetworkPolicy"]
     agents = {"prime-agent"} if "prime-agent" in {d["metadata"]["name"] for d in documents} else set()
     assert {d["metadata"]["name"] for d in policies} == {"prime-gateway", "prime-control", "prime-engines"} | agents
-    ports_of = {port["name"] for c in containers(documents) for port in c.spec.get("ports", []) if "name" in port}
     for policy in policies:
         wanted = policy["spec"]["podSelector"]["matchLabels"].items()
-        assert any(wanted <= have.items() for have in labels), policy["metadata"]["name"]
+        selected = [pod for have, pod in labelled if wanted <= have.items()]
+        assert selected, policy["metadata"]["name"]
+        ports_of = {port.get("name") for pod in selected for c in pod["containers"] for port in c.get("ports", [])}
         for rule in policy["spec"]["ingress"]:
             named = {port["port"] for port in rule.get("ports", []) if isinstance(port["port"], str)}
             assert named <= ports_of
