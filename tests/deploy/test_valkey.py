@@ -170,6 +170,11 @@ def of_three() -> tuple[str, int, int]:
     return text, port, sentinel_port
 
 
+def elsewhere(sentinel: redis.Sentinel, host: str) -> None:
+    if sentinel.discover_master("main")[0] == host:
+        raise redis.ConnectionError("no other primary yet")
+
+
 @pytest.mark.slow
 def test_a_rolling_restart_of_the_control_valkey_loses_no_write_that_it_took(tmp_path: Path) -> None:
     """As a StatefulSet does it: from the last pod to the first, each when the one before is ready."""
@@ -213,7 +218,8 @@ def test_a_rolling_restart_of_the_control_valkey_loses_no_write_that_it_took(tmp
         primaries = [sentinel.discover_master("main")[0]]
         for pod in reversed(pods):
             pod.stop()
-            time.sleep(3)
+            # Of a primary, until another is: a pod takes longer to come back than here.
+            eventually(lambda pod=pod: elsewhere(sentinel, pod.host), pod.folder / "sentinel.log", within_s=60)  # type: ignore[misc]
             pod.start()
             eventually(whole, pod.folder / "server.log", within_s=60)
             primaries.append(sentinel.discover_master("main")[0])
