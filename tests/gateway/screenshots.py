@@ -1,6 +1,7 @@
 """`python -m tests.gateway.screenshots`: the console's pictures in docs/console, of a scripted fleet in a bad night."""
 
 import asyncio
+import hashlib
 import json
 import sys
 import tempfile
@@ -80,6 +81,14 @@ async def pictures(out: Path) -> None:
     server.close()
 
 
+def of_the_page() -> str:
+    """A digest of the page's own files, kept beside its pictures: another page wants new ones."""
+    digest = hashlib.sha256()
+    for path in sorted((OUT.parents[1] / "gateway" / "console").glob("console.*")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 def shrink(path: Path) -> None:
     """A page of few colours needs no more: a third of the bytes."""
     with Image.open(path) as picture:
@@ -93,3 +102,4 @@ if __name__ == "__main__":
     asyncio.run(pictures(out))
     for path in out.glob("*.png"):
         shrink(path)
+    (out / "page.sha256").write_text(of_the_page() + "\n")
