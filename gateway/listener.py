@@ -4,6 +4,7 @@
   buffers for as long as it likes. uvicorn's own timer begins only after a first answer.
 - Requests are told when their client has gone; else each needs a task that waits for that.
 - An answer's headers leave with the beginning of its body: a system call less for each.
+- A piece of a streamed body can be sent without a task: each would be woken for every event of its stream.
 """
 
 import asyncio
@@ -14,6 +15,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 CLIENT_GONE = "prime.client_gone"
 """Key of a request's scope: a function without arguments, whose future is done when the connection has ended. To be asked
 when the body has been read."""
+
+WRITE_NOW = "prime.write_now"
+"""Key of a request's scope: a function that sends a piece of a streamed body, once its head has been sent. False where the
+client does not read what it was sent before, or has gone: then nothing is sent, and `send` is to be used, which waits."""
 
 
 def protocol_with(header_timeout_s: float) -> type[HttpToolsProtocol]:
@@ -46,6 +51,7 @@ def protocol_with(header_timeout_s: float) -> type[HttpToolsProtocol]:
             self._in_headers = True
             super().on_message_begin()
             self.scope[CLIENT_GONE] = self._client_gone  # type: ignore[literal-required]
+            self.scope[WRITE_NOW] = self._write_now  # type: ignore[literal-required]
 
         def on_headers_complete(self) -> None:
             self._in_headers = False
@@ -56,6 +62,14 @@ def protocol_with(header_timeout_s: float) -> type[HttpToolsProtocol]:
             # A body that came faster than it was read has paused the socket, which then does not tell of its end.
             self.flow.resume_reading()
             return self._gone
+
+        def _write_now(self, piece: bytes) -> bool:
+            cycle = self.cycle
+            # With another request behind it in the pipeline, the cycle here would be that one's.
+            if self.flow.write_paused or cycle.disconnected or not cycle.chunked_encoding or self.pipeline:
+                return False
+            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            return True
 
         def _arm(self) -> None:
             if self._deadline is None:

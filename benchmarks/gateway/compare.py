@@ -8,7 +8,10 @@ then of the other; the ratio is taken within such a pair, and the median of all 
 that others use, too. CPU time is the scheduler's, in nanoseconds, of all threads of the gateway: its background work counts.
 
     lone      one connection, back to back: each request comes alone
-    streams   128 streams at a few thousand events a second: most events come alone; opening the streams is in it, too
+    streams   128 streams at a few thousand events a second: most events come alone, unless others have the core; opening
+              the streams is in it, too
+    events    24 streams of which each sends its next event when the last has arrived (lockstep.py): every event comes
+              alone, whoever has the core; opening the streams is not in it
 """
 
 import argparse
@@ -18,12 +21,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
 from benchmarks.gateway import targets
 from benchmarks.gateway.build import build
+from benchmarks.gateway.lockstep import Lockstep, lockstep
 from benchmarks.gateway.machine import LOAD_CORE, TARGET_CORE
 from benchmarks.gateway.targets import Target
 from benchmarks.provenance import ROOT, provenance, write
@@ -36,6 +41,9 @@ KINDS: dict[str, list[str]] = {
     "streams": ["streams", "128", "1", "1", "4000", "64"],
 }
 """The load generator's mode, connections, warm-up and measured seconds, and what its mode wants beside."""
+
+EVENTS = "events"
+EVENTS_A_TURN = 4000
 
 LONGEST_TURN_S = 60.0
 """A load that has not ended by then has a gateway that does not accept."""
@@ -77,6 +85,13 @@ def turn(target: Target, kind: str) -> dict[str, float]:
     return {"units": units, "cpu_us": round(used / 1000 / max(1, units), 1)}
 
 
+def turn_of_events(target: Target, through: Lockstep) -> dict[str, float]:
+    """As `turn`, the streams open already when the clock starts."""
+    marks: list[int] = []
+    units = through.run(target, EVENTS_A_TURN, lambda: marks.append(cpu_ns(target.pid)))
+    return {"units": units, "cpu_us": round((marks[1] - marks[0]) / 1000 / units, 1)}
+
+
 def ratio_of(pairs: list[tuple[dict[str, float], dict[str, float]]]) -> dict[str, float | int | None]:
     """After to before, by pair: median and quartiles; `pairs` is how many counted."""
     counted = [(old, new) for old, new in pairs if min(old["units"], new["units"]) >= LEAST_UNITS]
@@ -101,11 +116,17 @@ def main() -> None:
     samples: dict[str, Any] = {}
     with ExitStack() as stack:
         direct = stack.enter_context(targets.upstream())
+        step = stack.enter_context(lockstep())
+        stepping = replace(direct, port=step.port, upstream_port=step.port)
         old = stack.enter_context(gateway(before, direct, "before"))
         new = stack.enter_context(gateway(ROOT, direct, "after"))
         for kind in KINDS:
             turn(old, kind), turn(new, kind)  # what is loaded and learned first
             samples[kind] = [(turn(old, kind), turn(new, kind)) for _ in range(options.pairs)]
+        old = stack.enter_context(gateway(before, stepping, "before-events"))
+        new = stack.enter_context(gateway(ROOT, stepping, "after-events"))
+        turn_of_events(old, step), turn_of_events(new, step)
+        samples[EVENTS] = [(turn_of_events(old, step), turn_of_events(new, step)) for _ in range(options.pairs)]
     summary = {kind: ratio_of(pairs) for kind, pairs in samples.items()}
     write(options.out, {"about": about, "summary": summary, "samples": samples})
     print(json.dumps(summary, indent=1))

@@ -1,4 +1,5 @@
-"""The open-loop part: which rate each target still serves, and what it adds at 70 % of what the gateway serves.
+"""The open-loop part: which rate each target still serves, what it adds at 70 % of what the gateway serves, and up to which
+rate the gateway's streams begin soon.
 
 `bench.py` calls it after the closed-loop parts, whose results are its first guesses.
 """
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.gateway.points import Length, Limits, point
-from benchmarks.gateway.saturation import Bracket, Verdict, What, judge
+from benchmarks.gateway.saturation import Bracket, Verdict, What, judge, of_soon
 from benchmarks.gateway.summary import SHARE_OF_SATURATION
 from benchmarks.gateway.targets import GATEWAY, Target
 
@@ -36,6 +37,7 @@ class OpenPlan:
     stream_probe: Length
     unary: Length
     stream: Length
+    soon: Length
     limits: Limits
 
 
@@ -91,6 +93,26 @@ class OpenLoop:
                     if rates.get(each.name) == rate:
                         result = self._point(what, each, length, rate)
                         self._keep(result, kind="latency", what=what.value, rate=rate)
+
+    def soon(self, served: float) -> None:
+        """Where this gateway adds at most SOON_MS to the first event at p99. `served` is the rate it serves; each probe is
+        a pair, the same rate straight to the upstream first."""
+        gateway = next((each for each in self._targets if each.name == GATEWAY), None)
+        if gateway is None:
+            return
+        pairs: list[tuple[Any, Any]] = []
+        for _ in range(MOST_PROBES):
+            rate = of_soon(pairs).next_rate(SHARE_OF_SATURATION * served)
+            if rate is None:
+                return
+            rate = round(rate, 1)
+            about = {"kind": "soon", "what": What.STREAMS.value, "rate": rate}
+            straight, through = (
+                self._point(What.STREAMS, each, self._plan.soon, rate) | about for each in (self._direct, gateway)
+            )
+            for result in (straight, through):
+                self._keep(result)
+            pairs.append((through, straight))
 
     def _point(self, what: What, target: Target, length: Length, rate: float) -> dict[str, Any]:
         plan = self._plan

@@ -1,4 +1,5 @@
-"""The highest open-loop rate that a target still serves: what a probe says, and which rate is tried next. Pure.
+"""The highest open-loop rate that a target still serves, and the one at which its streams still begin soon: what a probe
+says, and which rate is tried next. Pure.
 
 A rate is served when all of this holds for a second and more of it: nothing failed; what came back is what was asked for,
 less what lies at the edges of the measured time; no backlog grew; streamed events were on time; and the target's core had
@@ -34,6 +35,10 @@ NEAR = 1.1
 
 STEP = 1.4
 """To the next rate while only one side is known."""
+
+
+SOON_MS = 5.0
+"""Added to the time of the first event at p99: the aim. Beyond it a stream does not begin soon."""
 
 
 class What(StrEnum):
@@ -111,3 +116,20 @@ def of_search(points: Iterable[Mapping[str, Any]]) -> Bracket:
         {**point, "verdict": Verdict.SERVED if point["sustained"] and busy(point) < FULL_CORE else Verdict.FULL}
         for point in points
     )
+
+
+def added_ttft_ms(through: Mapping[str, Any], straight: Mapping[str, Any]) -> float | None:
+    """At p99, of a point and of one straight to the upstream at its rate. None where one is void or has no first event."""
+    if through["void"] or straight["void"] or "first_event" not in through or "first_event" not in straight:
+        return None
+    mine, other = (percentile_ms(unpacked(point["first_event"]), 0.99) for point in (through, straight))
+    return mine - other
+
+
+def of_soon(pairs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Bracket:
+    """Up to which rate streams begin soon, by pairs of a point and one straight to the upstream."""
+    bracket = Bracket()
+    for through, straight in pairs:
+        added_ms = added_ttft_ms(through, straight)
+        bracket = bracket.narrowed(float(through["rate"]), added_ms is not None and added_ms <= SOON_MS)
+    return bracket

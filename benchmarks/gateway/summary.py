@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.gateway.histogram import Histogram, added, percentile_ms, unpacked
-from benchmarks.gateway.saturation import What, after, of_search
+from benchmarks.gateway.saturation import What, after, of_search, of_soon
 
 BUSY_LIMIT = 0.85
 """Of the load's core: beyond it the load generator measures itself."""
@@ -113,6 +113,8 @@ def _open_unary(name: str, points: Sequence[Point]) -> dict[str, Number]:
 
 def _open_streams(name: str, points: Sequence[Point], search: Sequence[Point]) -> dict[str, Number]:
     probes, mine, bare = _of(name, What.STREAMS, points)
+    soon = [point for point in points if point["kind"] == "soon" and point["target"] == name]
+    soon_straight = [point for point in points if point["kind"] == "soon" and point["target"] == DIRECT]
     first, straight = _merged(mine, "first_event"), _merged(bare, "first_event")
     gap, straight_gap = _merged(mine, "gap"), _merged(bare, "gap")
     return {
@@ -123,6 +125,8 @@ def _open_streams(name: str, points: Sequence[Point], search: Sequence[Point]) -
         "added_ttft_p50_ms": _added(first, straight, 0.5),
         "added_ttft_p99_ms": _added(first, straight, 0.99),
         "added_itl_p99_ms": _added(gap, straight_gap, 0.99),
+        # Only the gateway is asked, and only since there is this question.
+        **({"soon_events_per_s": of_soon(zip(soon, soon_straight, strict=True)).served or None} if soon else {}),
     }
 
 
@@ -131,7 +135,8 @@ def _of(name: str, what: What, points: Sequence[Point]) -> tuple[list[Point], li
     own = [point for point in points if point["what"] == what and point["target"] == name]
     mine = [point for point in own if point["kind"] == "latency" and not point["void"]]
     rates = {point["rate"] for point in mine}
-    bare = [point for point in points if point["what"] == what and point["target"] == DIRECT and point["rate"] in rates]
+    straight = [point for point in points if point["what"] == what and point["target"] == DIRECT]
+    bare = [point for point in straight if point["kind"] == "latency" and point["rate"] in rates]
     return (
         [point for point in own if point["kind"] == "probe"],
         mine,

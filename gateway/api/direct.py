@@ -53,9 +53,11 @@ class Direct:
         request = DirectRequest(scope, receive)
         try:
             response = await self._posts[scope["path"]](request)
+            # A stream is opened here, and raises only as long as it has sent nothing.
+            await response(scope, receive, send)
         except ApiError as error:
             response = await self._on_error(request, error)
-        await response(scope, receive, send)
+            await response(scope, receive, send)
 
 
 class DirectApi(FastAPI):

@@ -1,6 +1,6 @@
 """The generation endpoints: one path for all of them."""
 
-import asyncio
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
@@ -8,7 +8,7 @@ from gateway.api.body import read_body
 from gateway.api.exchange import Exchange
 from gateway.api.presence import ClientGone, Presence
 from gateway.api.request import Endpoint, parse
-from gateway.api.respond import EventStream, JsonAnswer, opened, unary
+from gateway.api.respond import CLIENT_CLOSED_STATUS, EventStream, JsonAnswer, unary
 from gateway.api.shapes import reader_for
 from gateway.api.terms import Terms, terms_of
 from gateway.errors import ApiError, UpstreamFailed
@@ -23,9 +23,6 @@ from gateway.relay.causes import Cause
 from gateway.relay.headers import upstream_headers
 from gateway.state import GatewayState, state_of
 from gateway.toolcalls.served import Served
-
-CLIENT_CLOSED_STATUS = 499
-"""nginx's status for a client that left; nobody receives it, logs and metrics tell it from an answer."""
 
 router = APIRouter()
 
@@ -124,7 +121,7 @@ async def _answer(state: GatewayState, request: Request, endpoint: Endpoint, set
     presence = Presence(request)
     try:
         if parsed.stream:
-            return await _stream(state, served, attempts, headers, exchange, presence, terms)
+            return _stream(state, served, attempts, headers, exchange, presence, terms)
         return await _unary(state, served, attempts, headers, exchange, presence, terms)
     except BaseException as error:
         presence.close()
@@ -135,7 +132,7 @@ async def _answer(state: GatewayState, request: Request, endpoint: Endpoint, set
         raise
 
 
-async def _stream(
+def _stream(
     state: GatewayState,
     served: Served,
     attempts: Attempts,
@@ -144,17 +141,15 @@ async def _stream(
     presence: Presence,
     terms: Terms,
 ) -> Response:
-    opening = asyncio.create_task(
-        attempts.stream(
-            headers,
-            served.request.upstream_body(),
-            new_editor=served.editor,
-            max_event_bytes=state.settings.max_event_bytes,
-        )
+    open_stream = partial(
+        attempts.stream,
+        headers,
+        served.request.upstream_body(),
+        new_editor=served.editor,
+        max_event_bytes=state.settings.max_event_bytes,
     )
-    await opened(opening, presence, terms.keepalive_s)
     return EventStream(
-        opening,
+        open_stream,
         exchange,
         presence,
         state.shutdown,

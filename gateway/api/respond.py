@@ -1,12 +1,13 @@
 """Answers to the client: the event stream, the wait for it, and what happens when the client has gone.
 
-A stream costs a task beside its own, which opens it (failover, prefill). What ends a wait from outside (the
-client, the replica's shutdown) brings the end of that wait's time forward.
+A stream is opened (failover, prefill) and relayed by the request's own task: a second one would have to be waited for, and
+each wait is a turn of the event loop. What ends a wait from outside (the client, the replica's shutdown) brings the end of
+that wait's time forward.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -14,13 +15,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.exchange import Exchange
+from gateway.api.keep_alive import KeepAlive
 from gateway.api.presence import ClientGone, Presence, Shutdown
 from gateway.breaker import Ending
 from gateway.envelope import PLAIN_SEND
 from gateway.errors import ApiError, UpstreamTimeout
 from gateway.guard.refusals import draining
+from gateway.listener import WRITE_NOW
 from gateway.metering.settle import Outcome, outcome_of_status
-from gateway.relay.attempts import OpenStream, UnaryAnswer
+from gateway.relay.attempts import OpenStream, UnaryAnswer, WriteNow
 from gateway.relay.limit import Limit
 from gateway.relay.stream import Editor, StreamEnd, UpstreamErrorEvent
 
@@ -36,7 +39,8 @@ KEEP_ALIVE = b": keep-alive\n\n"
 WRITE_GRACE_S = 5.0
 """What a client may take, past the request's total time, to read the error event that says so."""
 
-Opening = asyncio.Task[OpenStream]
+CLIENT_CLOSED_STATUS = 499
+"""nginx's status for a client that left; nobody receives it, logs and metrics tell it from an answer."""
 
 
 class Interruption(StrEnum):
@@ -62,30 +66,6 @@ async def unary(
         raise draining() if shutdown.has_come else UpstreamTimeout("The answer took too long.") from error
 
 
-async def opened(opening: Opening, presence: Presence, within_s: float) -> None:
-    """Waits until the stream has begun, at most `within_s`. Raises what opening it raised, and ClientGone."""
-    try:
-        with presence.when_gone(opening.cancel):
-            await asyncio.wait({opening}, timeout=within_s)
-        if opening.cancelled():
-            raise ClientGone
-        if opening.done():
-            opening.result()
-    except BaseException:
-        # Also cancelled here: nobody else would end what is opening, or has just opened.
-        opening.cancel()
-        if (stream := _just_opened(opening)) is not None:
-            stream.ticket.close(Ending.CLIENT_GONE)
-            stream.close()
-        raise
-
-
-def _just_opened(opening: Opening) -> OpenStream | None:
-    if not opening.done() or opening.cancelled() or opening.exception() is not None:
-        return None
-    return opening.result()
-
-
 class JsonAnswer(Response):
     """Starlette's own builds the same headers anew from a mapping, through several more steps."""
 
@@ -103,12 +83,12 @@ class JsonAnswer(Response):
 
 
 class EventStream(Response):
-    """Relays a stream that has begun or is beginning. Owns it and the exchange: both are closed when the call ends,
-    however it ends."""
+    """Opens a stream and relays it. Owns it and the exchange: both are closed when the call ends, however it ends. Until
+    something has been sent an error is the caller's to answer; from then on it is told inside the stream."""
 
     def __init__(
         self,
-        opening: Opening,
+        open_stream: Callable[[], Awaitable[OpenStream]],
         exchange: Exchange,
         presence: Presence,
         shutdown: Shutdown,
@@ -120,9 +100,7 @@ class EventStream(Response):
         """`new_editor` makes one for a stream that fails before it began, to say so in its own words."""
         self.status_code = 200
         self.background = None
-        headers = {**STREAM_HEADERS, **exchange.gate.headers()}
-        self.raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
-        self._opening = opening
+        self._open_stream = open_stream
         self._exchange = exchange
         self._presence = presence
         self._shutdown = shutdown
@@ -130,24 +108,30 @@ class EventStream(Response):
         self._keepalive_s = keepalive_s
         self._stream: OpenStream | None = None
         self._new_editor = new_editor
+        self._head_sent = False
         self._interruption = Interruption.NONE
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises ApiError where nothing has been sent."""
+        plain_send = scope["state"].get(PLAIN_SEND, send)
         outcome = Outcome.INTERNAL_ERROR
         try:
             try:
-                await self._interruptible(send, scope["state"].get(PLAIN_SEND, send))
+                await self._interruptible(send, plain_send, scope.get(WRITE_NOW, _refused))
                 outcome = self._outcome()
             except TimeoutError:
-                outcome = await self._interrupted(send)
-            except ApiError as error:
-                # Keep-alive comments have gone out, so that this can only be said inside the stream.
-                outcome = outcome_of_status(error.status)
-                await self._fail(send, UpstreamErrorEvent(error.status, error.message))
+                outcome = await self._interrupted(scope, receive, send)
+        except ApiError as error:
+            outcome = outcome_of_status(error.status)
+            if not self._head_sent:
+                self._exchange.failed(outcome)
+                error.more_headers.update(self._exchange.gate.headers())
+                raise
+            await self._fail(plain_send, UpstreamErrorEvent(error.status, error.message))
         finally:
             self._close(outcome)
 
-    async def _interruptible(self, send: Send, plain_send: Send) -> None:
+    async def _interruptible(self, send_head: Send, send: Send, write_now: WriteNow) -> None:
         limit = Limit(self._deadline - time.monotonic())
 
         def end(why: Interruption) -> None:
@@ -159,30 +143,56 @@ class EventStream(Response):
             self._presence.when_gone(lambda: end(Interruption.CLIENT_GONE)),
             self._shutdown.then(lambda: end(Interruption.SHUTTING_DOWN)),
         ):
-            await self._relay(send, plain_send)
+            stream = await self._opened(send_head, send)
+            await self._relay(stream, send_head, send, write_now)
 
-    async def _relay(self, send_head: Send, send: Send) -> None:
-        await send_head({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        while not self._opening.done():
+    async def _opened(self, send_head: Send, send: Send) -> OpenStream:
+        async def comment() -> None:
+            await self._begin(send_head)
             await _body(send, KEEP_ALIVE)
-            await asyncio.wait({self._opening}, timeout=self._keepalive_s)
-        stream = self._stream = self._opening.result()
+
+        waiting = KeepAlive(self._keepalive_s, comment)
+        try:
+            stream = self._stream = await self._open_stream()
+        finally:
+            await waiting.end()
+        return stream
+
+    async def _begin(self, send_head: Send) -> None:
+        if not self._head_sent:
+            headers = {**STREAM_HEADERS, **self._exchange.gate.headers()}
+            raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+            await send_head({"type": "http.response.start", "status": self.status_code, "headers": raw_headers})
+            self._head_sent = True
+
+    async def _relay(self, stream: OpenStream, send_head: Send, send: Send, write_now: WriteNow) -> None:
+        await self._begin(send_head)
         self._exchange.settlement.first_event()
         await _body(send, stream.first)
-        async for batch in stream.batches():
-            await _body(send, batch)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        last = b""
+        async for batch in stream.batches(write_now):
+            if stream.editor.closed:
+                # What closes the stream and what closes the body leave together.
+                last = batch
+            else:
+                await _body(send, batch)
+        await send({"type": "http.response.body", "body": last, "more_body": False})
         await stream.finish()
 
-    async def _interrupted(self, send: Send) -> Outcome:
+    async def _interrupted(self, scope: Scope, receive: Receive, send: Send) -> Outcome:
         if self._interruption is Interruption.CLIENT_GONE:
+            if not self._head_sent:
+                await Response(status_code=CLIENT_CLOSED_STATUS)(scope, receive, send)
             # A client may close as soon as it has read `[DONE]`.
             complete = self._stream is not None and self._stream.editor.ending is StreamEnd.COMPLETE
             return Outcome.OK if complete else Outcome.CLIENT_GONE
         if self._stream is not None:
             # The engine is stopped before the client is told: that may take a client that does not read its time.
             self._stream.close()
-        if self._interruption is Interruption.SHUTTING_DOWN:
+        shutting_down = self._interruption is Interruption.SHUTTING_DOWN
+        if not self._head_sent:
+            raise draining() if shutting_down else UpstreamTimeout("The answer took too long.")
+        if shutting_down:
             await self._fail(send, UpstreamErrorEvent(503, "this replica is shutting down"))
         else:
             await self._fail(send, UpstreamErrorEvent(504, "the answer took too long"))
@@ -205,10 +215,8 @@ class EventStream(Response):
     def _close(self, outcome: Outcome) -> None:
         """Nothing here waits: we may be cancelled ourselves."""
         self._presence.close()
-        # It may have opened in the very moment in which the client left.
-        stream = self._stream or _just_opened(self._opening)
+        stream = self._stream
         if stream is None:
-            self._opening.cancel()
             self._exchange.failed(outcome)
             return
         editor = stream.editor
@@ -232,6 +240,11 @@ def _ending_of(editor: Editor, interruption: Interruption, outcome: Outcome) -> 
     if editor.ending is StreamEnd.UPSTREAM_ERROR and editor.error is not None:
         return Ending.BUSY if editor.error.status == 529 else Ending.UPSTREAM_ERROR
     return Ending.TRUNCATED_STREAM
+
+
+def _refused(piece: bytes) -> bool:
+    """Under a server whose answers only a task can write."""
+    return False
 
 
 async def _body(send: Send, data: bytes) -> None:

@@ -28,6 +28,9 @@ from gateway.relay.stream import Editor, StreamEnd, UpstreamErrorEvent
 from gateway.relay.upstream import Upstream, UpstreamAnswer
 from gateway.relay.whole import Whole
 
+WriteNow = Callable[[bytes], bool]
+"""Sends to the client at once; False, and nothing is sent, where it is to be waited for."""
+
 Report = Callable[[Target, Cause | None], None]
 """Told once an attempt that was sent: None for one that began to answer."""
 
@@ -67,15 +70,27 @@ class OpenStream:
     first_event_at: float = field(default_factory=time.monotonic)
     _corrected: bool = False
 
-    async def batches(self) -> AsyncIterator[bytes]:
-        """What to send, one item a read from upstream: all events that the read completed."""
+    async def batches(self, write_now: WriteNow) -> AsyncIterator[bytes]:
+        """What to send, of all events that have come together: the task is woken only with what `write_now` refused,
+        and with what ends the stream. The rest is sent in the event loop's own turn, while the task waits here."""
         editor = self.editor
+        refused: list[bytes] = []
+
+        def take(data: bytes) -> bool:
+            batch = b"".join(map(editor.feed, self._splitter.feed(data)))
+            if not self._corrected:
+                self.correct()
+            # The end is the task's: it leaves together with the body's.
+            if editor.closed or (batch and not write_now(batch)):
+                refused.append(batch)
+                return False
+            return True
+
         try:
-            while not editor.closed and (data := await self._answer.read()):
-                batch = b"".join(map(editor.feed, self._splitter.feed(data)))
-                if not self._corrected:
-                    self.correct()
-                if batch:
+            more = not editor.closed
+            while more:
+                more = await self._answer.pour(take) and not editor.closed
+                if refused and (batch := refused.pop()):
                     yield batch
             if not editor.closed:
                 # A last event without its closing blank line: SDKs would drop it silently, so it gets one.

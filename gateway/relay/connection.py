@@ -6,15 +6,22 @@ it came in, when it ended, and whether the connection may serve another request.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import cast
 
 import httptools
+
+from gateway.relay.turns import Turns
 
 HELD_BYTES = 128 * 1024
 """The socket is paused when this much is unread: bounds what a slow client makes us hold for one stream."""
 
 MAX_HEAD_BYTES = 64 * 1024
 """A frontend's status and headers; more is no frontend."""
+
+
+Take = Callable[[bytes], bool]
+"""Given what has come of a body; False when it wants no more for now."""
 
 
 class Broken(Exception):
@@ -28,17 +35,21 @@ class Silent(Exception):
 class Connection(asyncio.Protocol):
     """Idle until `send`; then `head` and `read` until that gives nothing; `reusable` says whether it may be sent to again.
 
-    One task reads. Cancelled, it has lost nothing: what comes meanwhile is held for the next read.
+    One task reads. Cancelled, it has lost nothing: what comes meanwhile is held for the next read. In place of `read`,
+    `pour` hands on what comes without waking the task for each piece.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, turns: Turns) -> None:
         self._loop = loop
+        self._turns = turns
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._parts: list[bytes] = []
         self._held = 0
         self._paused = False
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[bool] | None = None
+        self._take: Take | None = None
+        self._in_line = False
         self._waiting_since = 0.0
         self._silence: asyncio.TimerHandle | None = None
         self._silence_s: float | None = None
@@ -82,12 +93,43 @@ class Connection(asyncio.Protocol):
             if self._failure is not None:
                 raise self._failure
             await self._wait()
-        parts, self._parts, self._held = self._parts, [], 0
-        if self._paused:
-            self._paused = False
-            if self._transport is not None:
-                self._transport.resume_reading()
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return self._taken()
+
+    async def pour(self, take: Take) -> bool:
+        """Hands what has come and what comes to `take`, in the event loop's turn. True when `take` has said that it wants
+        no more for now, False at the body's end. Raises Broken, Silent, and what `take` raises."""
+        while True:
+            if self._parts:
+                if not take(self._taken()):
+                    return True
+            elif self._complete:
+                return False
+            elif self._failure is not None:
+                raise self._failure
+            else:
+                self._take = take
+                try:
+                    if await self._wait():
+                        return True
+                finally:
+                    self._take = None
+
+    def serve(self) -> None:
+        """Its turn has come (turns.py): what is held goes to who takes it."""
+        self._in_line = False
+        waiter, take = self._waiter, self._take
+        if take is None or waiter is None or waiter.done():
+            # The reader has left, or been woken; it finds everything where it is.
+            return
+        if self._parts:
+            self._waiting_since = self._loop.time()
+            try:
+                if not take(self._taken()):
+                    waiter.set_result(True)
+            except Exception as error:  # noqa: BLE001 - the reader's own code: its errors are the reader's
+                waiter.set_exception(error)
+        if not waiter.done() and (self._complete or self._failure is not None):
+            waiter.set_result(False)
 
     def bound_silence(self, seconds: float) -> None:
         """From now on a read that waits this long raises Silent. Time between reads does not count."""
@@ -115,14 +157,24 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def _wait(self) -> None:
+    def _taken(self) -> bytes:
+        parts, self._parts, self._held = self._parts, [], 0
+        if self._paused:
+            self._paused = False
+            if self._transport is not None:
+                self._transport.resume_reading()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _wait(self) -> bool:
+        """Until something has come; True where it was handed on already and that was enough."""
         waiter = self._waiter = self._loop.create_future()
         if self._silence_s is not None:
             self._waiting_since = self._loop.time()
             if self._silence is None:
                 self._silence = self._loop.call_later(self._silence_s, self._look_for_silence)
         try:
-            await waiter
+            woken: bool = await waiter
+            return woken
         finally:
             self._waiter = None
 
@@ -132,7 +184,9 @@ class Connection(asyncio.Protocol):
         waiter = self._waiter
         if waiter is None or waiter.done() or self._silence_s is None:
             return
-        left_s = self._waiting_since + self._silence_s - self._loop.time()
+        # What has come and waits for its turn is no silence.
+        since = self._loop.time() if self._in_line else self._waiting_since
+        left_s = since + self._silence_s - self._loop.time()
         if left_s <= 0:
             waiter.set_exception(Silent())
         else:
@@ -144,9 +198,14 @@ class Connection(asyncio.Protocol):
             self._silence = None
 
     def _wake(self) -> None:
+        if self._take is not None:
+            if not self._in_line:
+                self._in_line = True
+                self._turns.add(self)
+            return
         waiter = self._waiter
         if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+            waiter.set_result(False)
 
     # ── the socket's side ──
 

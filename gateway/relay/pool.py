@@ -8,6 +8,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from gateway.relay.connection import Connection
+from gateway.relay.turns import Turns
 
 KEEPALIVE_SECONDS = 30.0
 """Idle connections to a frontend are kept this long: shorter than Dynamo's own close, so we do not race with it."""
@@ -38,6 +39,7 @@ class Pool:
 
     def __init__(self, connect_timeout_s: float) -> None:
         self._connect_timeout_s = connect_timeout_s
+        self._turns = Turns()
         self._idle: dict[Origin, deque[Connection]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         self._tls: ssl.SSLContext | None = None
@@ -84,7 +86,7 @@ class Pool:
             self._tls = ssl.create_default_context()
         async with asyncio.timeout(self._connect_timeout_s):
             _, connection = await loop.create_connection(
-                lambda: Connection(loop), origin.host, origin.port, ssl=self._tls if origin.tls else None
+                lambda: Connection(loop, self._turns), origin.host, origin.port, ssl=self._tls if origin.tls else None
             )
         return connection
 

@@ -34,6 +34,8 @@ class EventSplitter:
         """The events that `data` completes, in order. Raises EventTooLarge."""
         # The common case: the read holds whole events of LF-only lines and nothing is left over from before.
         if not self._pending and len(data) <= self._max_event_bytes and data.endswith(b"\n\n") and b"\r" not in data:
+            if data.count(b"\n") == 2:
+                return [data]
             return [part + b"\n\n" for part in data[:-2].split(b"\n\n")]
         if self._too_large:
             raise EventTooLarge(f"an event of more than {self._max_event_bytes} bytes")

@@ -22,6 +22,9 @@ from gateway.metering.usage import Usage, usage_of
 from gateway.relay.sse import DONE, data_of, event_of, field_of
 
 _FINISH_MARK = re.compile(rb'"finish_reason"\s*:\s*"')
+_OF_INTEREST = re.compile(rb'"(?:usage"(?!:null)|nvext"|error"|finish_reason"(?!:null))')
+"""What makes an event more than a piece of text, and more: one search for what most events have none of. A quote inside a JSON
+string is escaped, so none of these can be met in a model's text."""
 _RUNNING_USAGE = re.compile(rb',"usage":(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -103,20 +106,9 @@ class StreamEditor:
         """The bytes to send for this event: the event itself, an edited one, or nothing."""
         if self._done:
             return b""
-        data = data_of(event)
-        if data is None:
-            return self._without_data(event)
-        if not event.startswith(b"data:") and field_of(event, b"event") == b"error" and b'"error"' not in data:
-            return self.fail(UpstreamErrorEvent(502, data.decode(errors="replace")[:500]))
-        if data == DONE:
-            return self.end()
-        if b'"usage":{' in data and b'"choices":[]' not in data:
-            event, data = self._without_running_usage(event, data)
-        if not self._needs_a_look(data):
+        if self._identity and event.startswith(b"data: {") and _OF_INTEREST.search(event) is None:
             return event
-        edited = self._look(event, data)
-        self.began = self.began or self.error is None
-        return edited
+        return self._judged(event)
 
     def end(self) -> bytes:
         """The stream is over: what closes it. Empty when it is closed already."""
@@ -139,6 +131,22 @@ class StreamEditor:
         self.ending = ending
         return self._error_event(error) + event_of(DONE)
 
+    def _judged(self, event: bytes) -> bytes:
+        data = data_of(event)
+        if data is None:
+            return self._without_data(event)
+        if not event.startswith(b"data:") and field_of(event, b"event") == b"error" and b'"error"' not in data:
+            return self.fail(UpstreamErrorEvent(502, data.decode(errors="replace")[:500]))
+        if data == DONE:
+            return self.end()
+        if b'"usage":{' in data and b'"choices":[]' not in data:
+            event, data = self._without_running_usage(event, data)
+        if not self._needs_a_look(data):
+            return event
+        edited = self._look(event, data)
+        self.began = self.began or self.error is None
+        return edited
+
     def _without_running_usage(self, event: bytes, data: bytes) -> tuple[bytes, bytes]:
         """Cut out as bytes; where it is not written as Dynamo writes it, `_look` finds it."""
         found = _RUNNING_USAGE.search(data)
@@ -153,7 +161,6 @@ class StreamEditor:
             return True
         if _FINISH_MARK.search(data):
             self._finished = True
-        # A quote inside a JSON string is escaped, so none of these can be met in a model's text.
         has_usage = b'"usage"' in data and b'"usage":null' not in data
         return has_usage or b'"nvext"' in data or b'"error"' in data
 

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from gateway.relay.causes import AttemptFailed, Cause, cause_of_status, client_error
-from gateway.relay.connection import Broken, Connection, Silent
+from gateway.relay.connection import Broken, Connection, Silent, Take
 from gateway.relay.pool import Address, Origin, Pool, address_of
 
 MAX_REFUSAL_BYTES = 64 * 1024
@@ -31,19 +31,33 @@ class UpstreamAnswer:
     async def read(self) -> bytes:
         """What has come of the body since the last read; nothing at its end. Raises AttemptFailed(LOST) when the
         connection breaks or, once begun, stays silent."""
-        if self._connection is None:
-            raise AttemptFailed(Cause.LOST, "the connection was closed here")
         try:
-            return await self._connection.read()
-        except Silent as error:
-            raise AttemptFailed(Cause.LOST, f"no event for {self._idle_timeout_s:g} s") from error
-        except Broken as error:
-            raise AttemptFailed(Cause.LOST, f"the connection broke ({error})") from error
+            return await self._open().read()
+        except (Silent, Broken) as error:
+            raise self._lost(error) from error
+
+    async def pour(self, take: Take) -> bool:
+        """As reads, each given to `take` in the event loop's own turn. True when `take` has said that it wants no more for
+        now, False at the body's end. Raises what `read` raises."""
+        try:
+            return await self._open().pour(take)
+        except (Silent, Broken) as error:
+            raise self._lost(error) from error
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Every read to the end."""
         while data := await self.read():
             yield data
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            raise AttemptFailed(Cause.LOST, "the connection was closed here")
+        return self._connection
+
+    def _lost(self, error: Silent | Broken) -> AttemptFailed:
+        if isinstance(error, Silent):
+            return AttemptFailed(Cause.LOST, f"no event for {self._idle_timeout_s:g} s")
+        return AttemptFailed(Cause.LOST, f"the connection broke ({error})")
 
     def close(self) -> None:
         if self._connection is not None:

@@ -9,13 +9,16 @@ from benchmarks.gateway import open_loop
 from benchmarks.gateway.histogram import packed
 from benchmarks.gateway.open_loop import OpenLoop, OpenPlan
 from benchmarks.gateway.points import Length, Limits
-from benchmarks.gateway.saturation import NEAR, Bracket, What
+from benchmarks.gateway.saturation import NEAR, SOON_MS, Bracket, What
 from benchmarks.gateway.summary import summarise
 from benchmarks.gateway.targets import Target
 
 SERVED = {"relay": 2000.0, "gateway": 1500.0, "litellm": 400.0, "direct": 1e9}
 SOON = packed(Counter({1000: 100}))
-PLAN = OpenPlan(8, 8, 16, 2, Length(0, 1), Length(0, 1), Length(0, 1), Length(0, 1), Limits(1, 1))
+LATER = packed(Counter({1600: 100}))
+"""About a second."""
+BEGINS_SOON_UP_TO = 900.0
+PLAN = OpenPlan(8, 8, 16, 2, *[Length(0, 1)] * 5, Limits(1, 1))
 
 
 def target(name: str) -> Target:
@@ -28,7 +31,8 @@ def measured(mode: str, each: Target, connections: int, length: Length, limits: 
     counts = {"sent": rate, "ok": rate, "events": rate, "open_at_start": 1, "open_at_end": 1 + over, "cpu_s": 0.7}
     if mode == "streams" and over:
         counts["events"] = 0.5 * rate
-    times = {"latency": SOON, "first_event": SOON, "gap": SOON, "delay": SOON}
+    late = each.name != "direct" and rate > BEGINS_SOON_UP_TO
+    times = {"latency": SOON, "first_event": LATER if late else SOON, "gap": SOON, "delay": SOON}
     about = {"target": each.name, "seconds": 1.0, "failed": 0, "unanswered": 0, "void": False, "cores": [0.7, 0.3]}
     return {**about, **counts, **times}
 
@@ -53,8 +57,12 @@ def test_each_saturation_is_found_and_latencies_are_taken_at_the_gateways(monkey
         taken = {each["target"]: each["rate"] for each in points if each["what"] == what and each["kind"] == "latency"}
         assert taken["relay"] == taken["gateway"] == pytest.approx(0.7 * found["gateway"], abs=0.1)
         assert taken["litellm"] == pytest.approx(0.7 * found["litellm"], abs=0.1)
+    loop.soon(found["gateway"])
     memory = [{"target": name, "streams": 1, "left_open": 0, "before_bytes": 1, "during_bytes": 2} for name in names]
     opened = summarise({"memory": memory, "unary": [], "search": [], "streams": [], "open": points})["open"]
     assert opened["gateway"]["unary"]["added_p99_ms"] == 0.0
     assert opened["gateway"]["streams"]["added_itl_p99_ms"] == 0.0
     assert opened["relay"]["streams"]["events_at"] == opened["gateway"]["streams"]["events_at"]
+    assert BEGINS_SOON_UP_TO / NEAR <= opened["gateway"]["streams"]["soon_events_per_s"] <= BEGINS_SOON_UP_TO
+    assert "soon_events_per_s" not in opened["relay"]["streams"]
+    assert opened["gateway"]["streams"]["added_ttft_p99_ms"] > SOON_MS, "at 70 % of 1,500 it does not begin soon"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.relay.connection import HELD_BYTES, MAX_HEAD_BYTES, Broken, Connection, Silent
 from gateway.relay.pool import Address, Origin, address_of
+from gateway.relay.turns import Turns
 from gateway.relay.upstream import _request
 
 LENGTH = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
@@ -44,7 +45,7 @@ class Transport(asyncio.Transport):
 
 
 def connected() -> tuple[Connection, Transport]:
-    connection, transport = Connection(asyncio.get_running_loop()), Transport()
+    connection, transport = Connection(asyncio.get_running_loop(), Turns()), Transport()
     connection.connection_made(transport)
     return connection, transport
 

@@ -2,6 +2,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.metering.usage import Usage
 from gateway.relay.sse import data_of, event_of
@@ -53,6 +55,16 @@ def test_the_engines_extension_is_taken_out_and_its_timing_kept() -> None:
     assert b"nvext" not in sent
     assert json.loads(data_of(sent.split(b"\n\n")[1] + b"\n\n") or b"")["choices"][0]["delta"]["content"] == "b"
     assert editor.timing == {"ttft_ms": 3}
+
+
+@given(st.lists(st.sampled_from(['"', "\\", "usage", "nvext", "error", "finish_reason", ":null", ":{", "\n", "é"])))
+def test_no_text_of_a_model_is_taken_for_the_protocol(words: list[str]) -> None:
+    editor = StreamEditor(forward_usage=False)
+    editor.feed(chunk("a"))
+    text = chunk("".join(words))
+    assert editor.feed(text) == text
+    assert editor.error is None
+    assert editor.end() != DONE, "no finish reason was said"
 
 
 def test_words_of_the_protocol_inside_a_models_text_change_nothing() -> None:
