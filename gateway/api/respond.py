@@ -225,8 +225,7 @@ class EventStream(Response):
         stream.ticket.close(_ending_of(editor, self._interruption, outcome))
         self._exchange.ended(outcome, editor.usage, editor.timing, stream.target.deployment.name)
         # Last, since closing a connection may fail.
-        if editor.ending is not StreamEnd.COMPLETE or outcome is Outcome.INTERNAL_ERROR:
-            stream.close()
+        stream.close()
 
 
 def _ending_of(editor: Editor, interruption: Interruption, outcome: Outcome) -> Ending:

@@ -123,7 +123,11 @@ class OpenStream:
             self._answer.close()
 
     def close(self) -> None:
-        self._answer.close()
+        """However it ended, also for a client that left on `[DONE]`: the connection is not left open for nobody."""
+        if self.editor.ending is StreamEnd.COMPLETE:
+            self._answer.release()
+        else:
+            self._answer.close()
 
 
 class Allowance(NamedTuple):

@@ -11,6 +11,7 @@ from typing import cast
 
 import httptools
 
+from gateway.relay.limit import after_a_look
 from gateway.relay.turns import Turns
 
 HELD_BYTES = 128 * 1024
@@ -171,15 +172,22 @@ class Connection(asyncio.Protocol):
         if self._silence_s is not None:
             self._waiting_since = self._loop.time()
             if self._silence is None:
-                self._silence = self._loop.call_later(self._silence_s, self._look_for_silence)
+                self._silence = self._loop.call_later(self._silence_s, self._silence_due)
         try:
             woken: bool = await waiter
             return woken
         finally:
             self._waiter = None
 
-    def _look_for_silence(self) -> None:
+    def _silence_due(self) -> None:
         """One timer for many reads: it asks how long the present one has waited, and looks again when that can be enough."""
+        counting = self._silence
+        after_a_look(lambda: self._look_for_silence(counting))
+
+    def _look_for_silence(self, counting: asyncio.TimerHandle | None) -> None:
+        if counting is not self._silence:
+            # Meanwhile the answer has ended, and perhaps the next is counted.
+            return
         self._silence = None
         waiter = self._waiter
         if waiter is None or waiter.done() or self._silence_s is None:
@@ -190,7 +198,7 @@ class Connection(asyncio.Protocol):
         if left_s <= 0:
             waiter.set_exception(Silent())
         else:
-            self._silence = self._loop.call_later(left_s, self._look_for_silence)
+            self._silence = self._loop.call_later(left_s, self._silence_due)
 
     def _stop_counting(self) -> None:
         if self._silence is not None:

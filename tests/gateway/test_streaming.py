@@ -113,3 +113,44 @@ async def test_comments_come_while_a_stream_is_late_and_then_the_stream(tmp_path
         comments = body.count(b": keep-alive\n\n")
         assert comments >= 2
         assert body == b": keep-alive\n\n" * comments + b"".join(WHOLE).replace(USAGE, b"")
+
+
+@pytest.mark.parametrize("last_marker_after_s", [0.0, 0.3])
+async def test_clients_that_close_on_done_leave_no_connection_behind(
+    tmp_path: Path, last_marker_after_s: float
+) -> None:
+    connections: set[asyncio.StreamWriter] = set()
+
+    async def frontend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(writer)
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                await reader.readexactly(length)
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+                )
+                for event in WHOLE:
+                    writer.write(b"%x\r\n%b\r\n" % (len(event), event))
+                await asyncio.sleep(last_marker_after_s)
+                writer.write(b"0\r\n\r\n")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            connections.discard(writer)
+            writer.close()
+
+    async with await asyncio.start_server(frontend, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with gateway(tmp_path, [f"http://127.0.0.1:{port}"]) as gw:
+            for _ in range(10):
+                reader, writer = await connected(gw)
+                writer.write(request())
+                await reader.readuntil(b"[DONE]")
+                writer.close()
+                async with asyncio.timeout(5):
+                    while gw.metric(IN_FLIGHT, endpoint="chat/completions"):
+                        await asyncio.sleep(0.01)
+            async with asyncio.timeout(5):
+                while len(connections) > 1:  # one may wait for the next request
+                    await asyncio.sleep(0.01)

@@ -112,9 +112,10 @@ async def soak(seconds: float, folder: Path) -> dict[str, Any]:
             forget_old(fleet, finals, totals)
             assert not finals, finals
             last = await sample(fleet, started)
+            lag_s = round(fleet.lag_s, 3)
     finally:
         site.close()
-    return {"seconds": seconds, "ended": totals, "left": left, "samples": samples, "last": last}
+    return {"seconds": seconds, "ended": totals, "left": left, "longest_lag_s": lag_s, "samples": samples, "last": last}
 
 
 def main() -> None:

@@ -2,9 +2,14 @@
 
 import asyncio
 import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -223,3 +228,31 @@ def test_a_request_is_its_headers_and_its_body() -> None:
 def test_no_value_can_add_a_header(value: str) -> None:
     with pytest.raises(ValueError, match="line end"):
         _request(address_of("http://east/v1/x"), {"x-request-id": value}, b"")
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("poured", [False, True])
+def test_what_came_while_the_loop_stood_still_is_no_silence(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], poured: bool
+) -> None:
+    async def reads(ours: socket.socket) -> bytes:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(lambda: Connection(loop, Turns()), sock=ours)
+        connection.send(b"GET / HTTP/1.1\r\n\r\n")
+        connection.bound_silence(0.1)
+        loop.call_later(0.02, time.sleep, 0.3)
+        await connection.head()
+        body: list[bytes] = []
+        if poured:
+            await connection.pour(lambda data: body.append(data) is None)
+        else:
+            body.append(await connection.read())
+        connection.abort()
+        return b"".join(body)
+
+    ours, theirs = socket.socketpair()
+    with theirs, asyncio.Runner(loop_factory=new_loop) as runner:
+        sender = threading.Timer(0.05, theirs.sendall, [LENGTH])
+        sender.start()
+        assert runner.run(reads(ours)) == b"hello"
+        sender.join()

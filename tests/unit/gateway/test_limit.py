@@ -1,9 +1,13 @@
 """The time limit beside asyncio's own: the same ends in the same cases."""
 
 import asyncio
+import socket
+import threading
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
+import uvloop
 
 from gateway.relay.limit import Limit
 
@@ -91,3 +95,22 @@ async def test_a_cancellation_from_elsewhere_goes_on_as_one(work: Callable[[], A
 async def test_an_error_of_the_block_is_its_own() -> None:
     with pytest.raises(ValueError, match="mine"), Limit(5):
         raise ValueError("mine")
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_what_came_while_the_loop_stood_still_came_in_time(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def reads(ours: socket.socket) -> bytes:
+        reader, writer = await asyncio.open_connection(sock=ours)
+        try:
+            with Limit(0.1):
+                asyncio.get_running_loop().call_soon(time.sleep, 0.3)
+                return await reader.read(10)
+        finally:
+            writer.close()
+
+    ours, theirs = socket.socketpair()
+    with theirs, asyncio.Runner(loop_factory=new_loop) as runner:
+        sender = threading.Timer(0.05, theirs.sendall, [b"here"])
+        sender.start()
+        assert runner.run(reads(ours)) == b"here"
+        sender.join()
