@@ -90,6 +90,11 @@ bench-local: $(VENV)/.test ## measure the stack on this machine: ready, idle, on
 bench-toolcalls-live: $(VENV)/.test ## 500 enforced tool calls on the local stack, and half of the same prompts without enforcement
 	$(BIN)/python -m benchmarks.toolcalls.live --out benchmarks/results/$$(date +%F)-toolcalls-live/live.json
 
+.PHONY: bench-kv-under-load
+bench-kv-under-load: $(VENV)/.test ## every path of the KV tier in the local stack with eight shards, under load; then the docs page (10 to 30 min)
+	$(BIN)/python -m benchmarks.kv_tiers.under_load --out benchmarks/results/$$(date +%F)$(SUFFIX)-kv-under-load/result.json $(ARGS)
+	$(BIN)/python -m benchmarks.kv_tiers.report
+
 .PHONY: bench-gateway
 bench-gateway: $(VENV)/.test ## the gateway beside a bare relay, LiteLLM and vLLM's router, on two cores; then the docs page (8 min)
 	$(BIN)/python -m benchmarks.gateway.bench --out benchmarks/results/$$(date +%F)$(SUFFIX)-gateway $(ARGS)

@@ -4,6 +4,7 @@
     partition.py   key -> shard, fixed
     wire.py        RESP2 requests and reply headers (pure)
     outcomes.py    what may become of one key
+    timings.py     how long batches took (pure)
     batch.py       who may touch a buffer, and when a batch is complete
     connection.py  one socket, every call under a deadline
     exchange.py    one pipelined round trip: requests out, replies into the caller's buffers

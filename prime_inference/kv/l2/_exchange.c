@@ -4,15 +4,19 @@
  * own value, of exactly the buffer's length and closed by its terminator, lies in its buffer; every wait ends by the
  * deadline of the key whose reply is awaited. Nothing is decided here about retries, claims or connections.
  *
- *   exchange(fd, operation, heads, buffers, deadlines, flight_bytes, discard_bytes) -> (codes, status)
+ *   exchange(fd, operation, keys, buffers, deadlines, flight_bytes, discard_bytes) -> (codes, status)
  *
- * heads      list of bytes: each key's request (for a store up to its value)
+ * keys       list of bytes
  * buffers    list of buffers, or None where no value moves; written for LOAD, read for STORE
  * deadlines  list of floats on the clock of time.monotonic()
  * codes      bytes, one for each key that was settled, in order
  * status     why it ended; below DONE the next key is the one that was awaited
  *
  * The caller owns the buffers' exclusive use for the call. Values on the wire are RESP2.
+ *
+ * A value is read from its first byte into its buffer's first byte: a reply's first line is read alone, to the length that
+ * it has when the value is there. Reading further and copying the rest put the kernel's copy at an odd address of the
+ * buffer, which took a tenth longer.
  */
 #define PY_SSIZE_T_CLEAN
 #define _GNU_SOURCE
@@ -31,13 +35,16 @@ enum state { LINE, VALUE, TERMINATOR, SKIP };
 #define AHEAD_BYTES 4096
 #define LARGEST_VALUE (512LL * 1024 * 1024)
 #define IOVECS 96 /* a store takes three */
+#define HEAD_ROOM 80 /* a request beside its key: names, lengths of up to 20 digits, line ends */
+#define TERMINATOR_BYTES 2
 #define WAIT_FOR_ALL (128 * 1024) /* a longer rest of a value is awaited in one call, without what follows it */
-#define STORED_ALONE (128 * 1024) /* a longer value is sent when all before it are answered */
+#define ALONE (128 * 1024) /* a longer value is asked for or sent when all before it are answered */
 #define REUSE_S 0.01              /* a kernel timeout set for a deadline is kept for so long: late by this at most */
 
 typedef struct {
     const char *head;
     size_t head_bytes;
+    size_t line_bytes; /* of the first line of the reply that brings the value */
     char *value;
     size_t value_bytes;
     double deadline;
@@ -69,12 +76,12 @@ static double now_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Below half a flight the next half leaves in one call. A large value is stored alone: two of 256 KiB in one flight took
- * longer than one after the other. */
+/* Below half a flight the next half leaves in one call. A large value travels alone: two of 256 KiB in one flight took
+ * longer than one after the other, both stored and loaded. */
 static int may_send(const Exchange *x) {
     if (x->sending == x->count) return 0;
     if (x->sent_of > 0 || x->in_flight == 0) return 1;
-    if (x->operation == STORE && x->keys[x->sending].value_bytes > STORED_ALONE) return 0;
+    if (x->keys[x->sending].value_bytes > ALONE) return 0;
     return x->in_flight <= x->flight_bytes / 2;
 }
 
@@ -111,8 +118,7 @@ static enum status send_some(Exchange *x) {
     size_t n = 0, skip = x->sent_of, ahead = x->in_flight;
     for (size_t k = x->sending; k < x->count && n + 3 <= IOVECS; k++) {
         const Key *key = &x->keys[k];
-        int alone = x->operation == STORE && key->value_bytes > STORED_ALONE;
-        if (k > x->sending && (alone || ahead >= x->flight_bytes)) break;
+        if (k > x->sending && (key->value_bytes > ALONE || ahead >= x->flight_bytes)) break;
         n = add(parts, n, key->head, key->head_bytes, &skip);
         if (x->operation == STORE) {
             n = add(parts, n, key->value, key->value_bytes, &skip);
@@ -140,6 +146,17 @@ static enum status send_some(Exchange *x) {
     return DONE;
 }
 
+/* How much to read of what is not a value: with more, the first bytes of a value would have to be copied on. */
+static size_t line_room(const Exchange *x) {
+    size_t room = AHEAD_BYTES - x->end, have = x->end - x->start, wanted = 0;
+    if (x->operation != LOAD || x->state == SKIP) return room;
+    size_t next = x->settled + (x->state == LINE ? 0 : 1);
+    if (x->state != LINE) wanted = TERMINATOR_BYTES;
+    if (next < x->sending) wanted += x->keys[next].line_bytes;
+    if (wanted <= have) return room; /* a longer line: an error's */
+    return wanted - have < room ? wanted - have : room;
+}
+
 static enum status receive_some(Exchange *x) {
     enum status limited = limit(x, SO_RCVTIMEO);
     if (limited != DONE) return limited;
@@ -160,10 +177,8 @@ static enum status receive_some(Exchange *x) {
         parts[n++].iov_len = wanted;
         all = wanted > WAIT_FOR_ALL;
     }
-    if (!all) {
-        parts[n].iov_base = x->ahead + x->end;
-        parts[n++].iov_len = AHEAD_BYTES - x->end;
-    }
+    parts[n].iov_base = x->ahead + x->end;
+    parts[n++].iov_len = all ? TERMINATOR_BYTES : line_room(x); /* the terminator comes for certain */
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = n};
     ssize_t got = recvmsg(x->fd, &message, all ? MSG_WAITALL : 0);
     if (got < 0) return errno == EINTR ? DONE : errno == EAGAIN || errno == EWOULDBLOCK ? DEADLINE : LOST;
@@ -299,49 +314,77 @@ static void free_keys(Key *keys, size_t count) {
     PyMem_Free(keys);
 }
 
-static int fill_key(Key *key, enum operation operation, PyObject *head, PyObject *buffer, PyObject *deadline) {
-    char *at;
-    Py_ssize_t bytes;
-    if (PyBytes_AsStringAndSize(head, &at, &bytes) < 0) return -1;
-    key->head = at;
-    key->head_bytes = (size_t)bytes;
+/* Writes the request to `head`, which has room for the key and HEAD_ROOM. */
+static int fill_key(Key *key, enum operation operation, PyObject *name, char *head, PyObject *buffer,
+                    PyObject *deadline) {
+    static const char *const OPENINGS[] = {"*2\r\n$6\r\nEXISTS\r\n", "*2\r\n$3\r\nGET\r\n", "*3\r\n$3\r\nSET\r\n",
+                                           "*2\r\n$3\r\nDEL\r\n"};
     key->deadline = PyFloat_AsDouble(deadline);
     if (PyErr_Occurred()) return -1;
-    if (operation != LOAD && operation != STORE) return 0;
-    if (PyObject_GetBuffer(buffer, &key->view, operation == LOAD ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0) return -1;
-    key->has_view = 1;
-    key->value = key->view.buf;
-    key->value_bytes = (size_t)key->view.len;
+    if (operation == LOAD || operation == STORE) {
+        if (PyObject_GetBuffer(buffer, &key->view, operation == LOAD ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0) return -1;
+        key->has_view = 1;
+        key->value = key->view.buf;
+        key->value_bytes = (size_t)key->view.len;
+        key->line_bytes = (size_t)snprintf(NULL, 0, "$%zu\r\n", key->value_bytes);
+    }
+    size_t bytes = (size_t)PyBytes_GET_SIZE(name);
+    char *at = head;
+    at += sprintf(at, "%s$%zu\r\n", OPENINGS[operation], bytes);
+    memcpy(at, PyBytes_AS_STRING(name), bytes);
+    at += bytes;
+    at += operation == STORE ? sprintf(at, "\r\n$%zu\r\n", key->value_bytes) : sprintf(at, "\r\n");
+    key->head = head;
+    key->head_bytes = (size_t)(at - head);
     return 0;
+}
+
+/* Room for all requests; 0 with an exception set when something in the list is no key. */
+static size_t heads_bytes(PyObject *names) {
+    size_t bytes = 1;
+    for (Py_ssize_t k = 0; k < PyList_GET_SIZE(names); k++) {
+        PyObject *name = PyList_GET_ITEM(names, k);
+        if (!PyBytes_Check(name)) {
+            PyErr_SetString(PyExc_TypeError, "a key must be bytes");
+            return 0;
+        }
+        bytes += (size_t)PyBytes_GET_SIZE(name) + HEAD_ROOM;
+    }
+    return bytes;
 }
 
 static PyObject *exchange(PyObject *self, PyObject *arguments) {
     (void)self;
     int fd, operation;
-    PyObject *heads, *buffers, *deadlines;
+    PyObject *names, *buffers, *deadlines;
     Py_ssize_t flight_bytes, discard_bytes;
-    if (!PyArg_ParseTuple(arguments, "iiO!OO!nn", &fd, &operation, &PyList_Type, &heads, &buffers, &PyList_Type,
+    if (!PyArg_ParseTuple(arguments, "iiO!OO!nn", &fd, &operation, &PyList_Type, &names, &buffers, &PyList_Type,
                           &deadlines, &flight_bytes, &discard_bytes))
         return NULL;
-    Py_ssize_t count = PyList_GET_SIZE(heads);
+    Py_ssize_t count = PyList_GET_SIZE(names);
     int moves = operation == LOAD || operation == STORE;
     if (operation < LOOKUP || operation > DELETE || PyList_GET_SIZE(deadlines) != count ||
         (moves && (!PyList_Check(buffers) || PyList_GET_SIZE(buffers) != count))) {
-        PyErr_SetString(PyExc_ValueError, "heads, buffers and deadlines must be lists of one length");
+        PyErr_SetString(PyExc_ValueError, "keys, buffers and deadlines must be lists of one length");
         return NULL;
     }
+    size_t room = heads_bytes(names);
+    if (room == 0) return NULL;
+    char *heads = PyMem_Malloc(room), *head = heads;
     Key *keys = PyMem_Calloc((size_t)count + 1, sizeof(Key));
     PyObject *codes = PyBytes_FromStringAndSize(NULL, count);
     Exchange *x = PyMem_Calloc(1, sizeof(Exchange));
     PyObject *result = NULL;
-    if (keys == NULL || codes == NULL || x == NULL) {
+    if (heads == NULL || keys == NULL || codes == NULL || x == NULL) {
         PyErr_NoMemory();
         goto end;
     }
-    for (Py_ssize_t k = 0; k < count; k++)
-        if (fill_key(&keys[k], (enum operation)operation, PyList_GET_ITEM(heads, k),
+    for (Py_ssize_t k = 0; k < count; k++) {
+        if (fill_key(&keys[k], (enum operation)operation, PyList_GET_ITEM(names, k), head,
                      moves ? PyList_GET_ITEM(buffers, k) : NULL, PyList_GET_ITEM(deadlines, k)) < 0)
             goto end;
+        head += keys[k].head_bytes;
+    }
     x->fd = fd;
     x->operation = (enum operation)operation;
     x->keys = keys;
@@ -357,6 +400,7 @@ static PyObject *exchange(PyObject *self, PyObject *arguments) {
 end:
     if (keys != NULL) free_keys(keys, (size_t)count);
     PyMem_Free(x);
+    PyMem_Free(heads);
     Py_XDECREF(codes);
     return result;
 }

@@ -29,8 +29,11 @@ class Batch:
         keys: Sequence[bytes],
         deadline: float,
         on_complete: Callable[["Batch"], None],
+        began: float = 0.0,
     ) -> None:
+        """`began`, `deadline`: of the submit call, on one clock."""
         self.number = number
+        self.began = began
         self.operation = operation
         self.keys = keys
         self.deadline = deadline
@@ -80,20 +83,23 @@ class Batch:
         self.complete()
         return True
 
-    def settle_each(self, ends: Sequence[tuple[int, KeyOutcome]]) -> int:
+    def settle_alike(self, indices: Sequence[int], outcome: KeyOutcome) -> int:
         """`settle` for several keys in one turn of the lock: how many were not settled before."""
         with self._lock:
-            states, outcomes, new = self._states, self.outcomes, 0
-            for index, outcome in ends:
-                if states[index] != _SETTLED:
-                    states[index] = _SETTLED
-                    outcomes[index] = outcome
-                    new += 1
-            self._unsettled -= new
-            complete = new > 0 and not self._unsettled
+            states, outcomes = self._states, self.outcomes
+            new = [index for index in indices if states[index] != _SETTLED]
+            for index in new:
+                states[index] = _SETTLED
+                outcomes[index] = outcome
+            self._unsettled -= len(new)
+            complete = bool(new) and not self._unsettled
         if complete:
             self.complete()
-        return new
+        return len(new)
+
+    def unsettled(self, indices: Sequence[int]) -> list[int]:
+        states = self._states
+        return [index for index in indices if states[index] != _SETTLED]
 
     def settle_waiting(self, outcome: KeyOutcome) -> list[int]:
         """Settle every key that no lane has claimed; the indices of those settled here."""

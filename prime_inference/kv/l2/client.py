@@ -16,8 +16,11 @@ import heapq
 import os
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from copy import deepcopy
 from functools import partial
 from operator import attrgetter
 
@@ -27,6 +30,7 @@ from prime_inference.kv.l2.lane import Lane
 from prime_inference.kv.l2.outcomes import KeyOutcome, Operation
 from prime_inference.kv.l2.partition import shard_of
 from prime_inference.kv.l2.settings import L2Settings, parse_settings
+from prime_inference.kv.l2.timings import BatchTimings
 
 CLOSE_TIMEOUT_S = 2.0
 """How long `close` waits for threads; they are daemons, so one stuck in name lookup cannot keep the process."""
@@ -52,10 +56,14 @@ class ShardedL2Client:
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, Operation, KeyOutcome]] = Counter()
         self._bytes: Counter[tuple[str, Operation]] = Counter()
+        self._timings = BatchTimings()
         self._number = 0
         self._closed = False
         self._completed: list[Completion] = []
+        self._counts_lock = threading.Lock()
         self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Not by `close`: a thread about to signal would write to whatever has the number by then.
+        weakref.finalize(self, os.close, self._event_fd).atexit = False
         self._due: list[tuple[float, int, Batch]] = []
         self._due_changed = threading.Condition()
         kinds = {"lookup": 1, "load": settings.load_connections, "store": settings.store_connections}
@@ -112,17 +120,23 @@ class ShardedL2Client:
 
     def drain_completions(self) -> list[Completion]:
         """Every batch completed since the last call, each once."""
+        with suppress(BlockingIOError):  # nothing was signalled since
+            os.eventfd_read(self._event_fd)
+        # After the read: what completes in between is taken now, and its signal wakes somebody for nothing.
         with self._lock:
             completed, self._completed = self._completed, []
-            if completed:
-                os.eventfd_read(self._event_fd)
         return completed
 
     def counts(self) -> tuple[dict[tuple[str, Operation, KeyOutcome], int], dict[tuple[str, Operation], int]]:
         """Keys by (shard, operation, outcome) and value bytes moved by (shard, operation), since the start. A key is
         counted just after its batch has been told."""
-        with self._lock:
+        with self._counts_lock:
             return dict(self._counts), dict(self._bytes)
+
+    def timings(self) -> BatchTimings:
+        """How long batches took since the start: a copy."""
+        with self._lock:
+            return deepcopy(self._timings)
 
     def close(self) -> None:
         """Settle everything as closed and end the threads. Idempotent; later submits settle at once as closed."""
@@ -136,9 +150,6 @@ class ShardedL2Client:
         with self._due_changed:
             self._due_changed.notify()
         self._watch.join(CLOSE_TIMEOUT_S)
-        with self._lock:
-            os.close(self._event_fd)
-            self._event_fd = -1
 
     # ── internals ──
 
@@ -155,11 +166,12 @@ class ShardedL2Client:
             Operation.LOAD: ("load", self.settings.load_timeout_s),
             Operation.STORE: ("store", self.settings.store_timeout_s),
         }[operation]
-        deadline = time.monotonic() + min(limit_s, limit_s if timeout_s is None else timeout_s)
+        began = time.monotonic()
+        deadline = began + min(limit_s, limit_s if timeout_s is None else timeout_s)
         with self._lock:
             self._number += 1
             number = self._number
-        batch = Batch(number, operation, [key.encode() for key in keys], deadline, self._complete)
+        batch = Batch(number, operation, [key.encode() for key in keys], deadline, self._complete, began)
         if not keys:
             batch.complete()
             return batch
@@ -185,14 +197,16 @@ class ShardedL2Client:
         # A store is all or nothing to LMCache; of lookups and loads it reads the answers key by key.
         whole = all(succeeded) if batch.operation is Operation.STORE else True
         error = "" if whole else ", ".join(sorted(set(batch.outcomes) - {KeyOutcome.OK}))
+        took_s = time.monotonic() - batch.began
         with self._lock:
+            self._timings.took(batch.operation, took_s)
             self._completed.append((batch.number, whole, error, succeeded))
-            if self._event_fd >= 0:
-                os.eventfd_write(self._event_fd, 1)
+        # Outside the lock, which whoever is woken takes at once.
+        os.eventfd_write(self._event_fd, 1)
 
     def _record(self, shard: int, served: list[Served]) -> None:
         name = str(self.settings.shards[shard])
-        with self._lock:
+        with self._counts_lock:
             for operation, outcome, keys, value_bytes in served:
                 self._counts[name, operation, outcome] += keys
                 self._bytes[name, operation] += value_bytes

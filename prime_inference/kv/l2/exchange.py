@@ -5,8 +5,8 @@ says which keys to try again. The key whose reply was awaited is the one charged
 """
 
 import importlib
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator
 from itertools import groupby
 from types import ModuleType
 
@@ -105,21 +105,16 @@ def _exchange_compiled(
 ) -> None:
     """`_exchange` in C, one call for the keys of one operation. All of them are claimed first, since nobody can be asked
     on the way; the deadline still ends the call, and what it left is handed back."""
-    for operation, tasks in groupby(current.window, key=lambda task: task.batch.operation):
-        claimed = _claim(list(tasks))
+    for operation, tasks in _of_one_operation(current.window):
+        claimed = _claim(tasks)
         if not claimed:
             continue
         current.task = claimed[0]
         moves = operation in (Operation.LOAD, Operation.STORE)
-        if operation is Operation.STORE:
-            heads = [store_head(task.key, len(task.buffer)) for task in claimed]
-        else:
-            name = _COMMANDS[operation]
-            heads = [key_command(name, task.key) for task in claimed]
         codes, status = compiled.exchange(
             fd,
             _OPERATIONS.index(operation),
-            heads,
+            [task.key for task in claimed],
             [task.buffer for task in claimed] if moves else None,
             [task.batch.deadline for task in claimed],
             FLIGHT_BYTES,
@@ -139,16 +134,28 @@ def _exchange_compiled(
             return
 
 
-def _runs(tasks: Sequence[Task]) -> Iterator[tuple[Batch, list[Task]]]:
+def _of_one_operation(tasks: list[Task]) -> Iterator[tuple[Operation, list[Task]]]:
+    """Consecutive keys of one operation."""
+    if tasks[0].batch is tasks[-1].batch:
+        yield tasks[0].batch.operation, tasks
+        return
+    for operation, group in groupby(tasks, key=lambda task: task.batch.operation):
+        yield operation, list(group)
+
+
+def _runs(tasks: list[Task]) -> Iterator[tuple[Batch, list[Task]]]:
     """Consecutive keys of one batch: its lock is taken once for all of them."""
+    if tasks and tasks[0].batch is tasks[-1].batch:  # first come, first served: nothing of another batch is between
+        yield tasks[0].batch, tasks
+        return
     began = 0
     for at in range(1, len(tasks) + 1):
         if at == len(tasks) or tasks[at].batch is not tasks[began].batch:
-            yield tasks[began].batch, list(tasks[began:at])
+            yield tasks[began].batch, tasks[began:at]
             began = at
 
 
-def _claim(tasks: Sequence[Task]) -> list[Task]:
+def _claim(tasks: list[Task]) -> list[Task]:
     claimed: list[Task] = []
     for batch, run in _runs(tasks):
         ours = batch.claim_each([task.index for task in run])
@@ -160,16 +167,22 @@ def _claim(tasks: Sequence[Task]) -> list[Task]:
     return claimed
 
 
-def _settle_codes(claimed: Sequence[Task], codes: bytes, served: list[Served]) -> None:
+def _settle_codes(claimed: list[Task], codes: bytes, served: list[Served]) -> None:
     at = 0
     for batch, run in _runs(claimed[: len(codes)]):
-        outcomes = [_CODES[code] for code in codes[at : at + len(run)]]
+        own = codes[at : at + len(run)]
         at += len(run)
-        settled = batch.settle_each([(task.index, outcome) for task, outcome in zip(run, outcomes, strict=True)])
-        assert settled == len(run), "a claimed key is settled by its lane alone"
-        moved = sum(len(task.buffer) for task, outcome in zip(run, outcomes, strict=True) if outcome is KeyOutcome.OK)
-        for outcome, keys in Counter(outcomes).items():
-            served.append((batch.operation, outcome, keys, moved if outcome is KeyOutcome.OK else 0))
+        for code in sorted(set(own)):
+            alike = (
+                run
+                if own.count(code) == len(run)
+                else [task for task, its in zip(run, own, strict=True) if its == code]
+            )
+            outcome = _CODES[code]
+            moved = sum([len(task.buffer) for task in alike]) if outcome is KeyOutcome.OK else 0
+            settled = batch.settle_alike([task.index for task in alike], outcome)
+            assert settled == len(alike), "a claimed key is settled by its lane alone"
+            served.append((batch.operation, outcome, settled, moved))
 
 
 def _exchange(connection: Connection, current: _Current, served: list[Served]) -> None:
@@ -258,7 +271,11 @@ def _take_value(connection: Connection, task: Task, header: ReplyHeader) -> KeyO
 
 
 def _hand_back(window: list[Task]) -> list[Task]:
-    left = [task for task in window if not task.batch.is_settled(task.index)]
+    left: list[Task] = []
+    for batch, run in _runs(window):
+        unsettled = set(batch.unsettled([task.index for task in run]))
+        if unsettled:
+            left += [task for task in run if task.index in unsettled]
     for task in left:
         task.batch.release(task.index)
     return left

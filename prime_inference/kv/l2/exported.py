@@ -4,12 +4,14 @@
 | --- | --- | --- | --- |
 | `prime_kv_l2_keys_total` | counter | shard, operation, outcome | keys by what became of them (outcomes.py) |
 | `prime_kv_l2_bytes_total` | counter | shard, operation | value bytes moved into or out of LMCache's memory |
+| `prime_kv_l2_batch_seconds` | histogram | operation | from the submit call to the last key's outcome |
+| `prime_kv_l2_slowest_batch_seconds` | gauge | operation | the longest of them since the start |
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import REGISTRY
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from prime_inference.kv.l2.client import ShardedL2Client
 
@@ -47,5 +49,14 @@ class _Page:
         value_bytes = CounterMetricFamily("prime_kv_l2_bytes", "Value bytes moved.", labels=["shard", "operation"])
         for (shard, operation), count in moved.items():
             value_bytes.add_metric([shard, operation], count)
-        yield keys
-        yield value_bytes
+        timings = self._client.timings()
+        seconds = HistogramMetricFamily(
+            "prime_kv_l2_batch_seconds", "Seconds from a batch's submit call to its last outcome.", labels=["operation"]
+        )
+        slowest = GaugeMetricFamily(
+            "prime_kv_l2_slowest_batch_seconds", "The longest of them since the start.", labels=["operation"]
+        )
+        for operation, longest_s in timings.slowest_s.items():
+            seconds.add_metric([operation], timings.cumulative(operation), timings.total_s[operation])
+            slowest.add_metric([operation], longest_s)
+        yield from (keys, value_bytes, seconds, slowest)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 
 from prime_inference.kv.l2.batch import Task
 from prime_inference.kv.l2.connection import Connection, Unreachable
@@ -44,7 +45,10 @@ class Lane:
     ) -> None:
         self._record = record
         self._queue: deque[Task] = deque()
-        self._wake = threading.Condition()
+        self._lock = threading.Lock()
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        """One entry wakes one thread, which serves until the queue is empty. Not a condition, whose waiter is woken while
+        the lock that it needs next is still held: two turns of the interpreter lock more for every batch."""
         self._closed = False
         self._unreachable_until = 0.0
         self._connections = [Connection(address, username, password) for _ in range(connections)]
@@ -57,20 +61,23 @@ class Lane:
 
     def put(self, tasks: list[Task]) -> bool:
         """Queue keys, never blocking on a socket; False if the lane is closed and will not serve them."""
-        with self._wake:
+        with self._lock:
             if self._closed:
                 return False
             self._queue.extend(tasks)
-            self._wake.notify(1 + sum(len(task.buffer) for task in tasks) // WINDOW_BYTES)
-            return True
+        windows = 1 + sum([len(task.buffer) for task in tasks]) // WINDOW_BYTES
+        for _ in range(min(windows, len(self._threads))):
+            self._wake.put(None)
+        return True
 
     def close(self, timeout_s: float) -> None:
         """Serve nothing more, end the exchanges in flight, settle what is left as closed. Idempotent."""
-        with self._wake:
+        with self._lock:
             self._closed = True
             left = list(self._queue)
             self._queue.clear()
-            self._wake.notify_all()
+        for _ in self._threads:
+            self._wake.put(None)
         self._record(_settle(left, KeyOutcome.CLOSED))
         for connection in self._connections:
             connection.interrupt()
@@ -96,22 +103,28 @@ class Lane:
 
     def _take(self) -> list[Task]:
         """The next window; empty when the lane is closed."""
-        with self._wake:
-            while not self._queue and not self._closed:
-                self._wake.wait()
-            share = -(-len(self._queue) // len(self._threads))
-            window: list[Task] = []
-            window_bytes = 0
-            while (
-                self._queue
-                and len(window) < WINDOW_KEYS
-                and window_bytes < WINDOW_BYTES
-                and (len(window) < share or window_bytes < SHARE_BYTES)
-            ):
-                task = self._queue.popleft()
-                window.append(task)
-                window_bytes += len(task.buffer)
-            return window
+        while True:
+            with self._lock:
+                if self._closed:
+                    return []
+                if self._queue:
+                    return self._window()
+            self._wake.get()
+
+    def _window(self) -> list[Task]:
+        share = -(-len(self._queue) // len(self._threads))
+        window: list[Task] = []
+        window_bytes = 0
+        while (
+            self._queue
+            and len(window) < WINDOW_KEYS
+            and window_bytes < WINDOW_BYTES
+            and (len(window) < share or window_bytes < SHARE_BYTES)
+        ):
+            task = self._queue.popleft()
+            window.append(task)
+            window_bytes += len(task.buffer)
+        return window
 
 
 def _settle(tasks: list[Task], outcome: KeyOutcome) -> list[Served]:

