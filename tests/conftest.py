@@ -4,8 +4,13 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.stack import Stack, running_stack
+
+# How long an example takes on a shared machine says nothing of the code; benchmarks are for speed.
+settings.register_profile("prime", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("prime")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -166,7 +166,7 @@ class Run:
         while high - low > 1:
             middle = (low + high) // 2
             offered = RATES[middle]
-            result = point("streams", target, plan.streams, length, plan.limits, offered, plan.events_a_stream)
+            result = point("streams", target, plan.streams, length, plan.limits, offered, plan.events_a_stream, 0)
             result |= self._written()
             held = sustained(result, offered)
             kept = {name: value for name, value in result.items() if name not in ("first_event", "gap")}
@@ -195,7 +195,9 @@ class Run:
             for each in self._targets:
                 rate = round(SHARE_OF_SATURATION * highest[each.name])
                 for taken in (each, self._direct):
-                    result = point("streams", taken, plan.streams, plan.stream, plan.limits, rate, plan.events_a_stream)
+                    result = point(
+                        "streams", taken, plan.streams, plan.stream, plan.limits, rate, plan.events_a_stream, 0
+                    )
                     self._keep("streams", result | self._written(), at=each.name, rate=rate)
 
     def open(self) -> None:
@@ -225,6 +227,7 @@ class Run:
         served = loop.search(What.STREAMS, events, known)
         loop.latencies(What.STREAMS, served)
         if targets.GATEWAY in served:
+            loop.spread(served[targets.GATEWAY])
             loop.soon(served[targets.GATEWAY])
 
 

@@ -38,7 +38,7 @@ PACKAGES = ["httptools", "msgspec", "redis", "uvicorn", "uvloop"]
 PATH = "/api/v1/chat/completions"
 KINDS: dict[str, list[str]] = {
     "lone": ["closed", "1", "0", "0.3"],
-    "streams": ["streams", "128", "1", "1", "4000", "64"],
+    "streams": ["streams", "128", "1", "1", "4000", "64", "0"],
 }
 """The load generator's mode, connections, warm-up and measured seconds, and what its mode wants beside."""
 

@@ -94,6 +94,15 @@ class OpenLoop:
                         result = self._point(what, each, length, rate)
                         self._keep(result, kind="latency", what=what.value, rate=rate)
 
+    def spread(self, served: float) -> None:
+        """What the gateway adds at 70 % of the rate it serves when streams begin anywhere within their interval, so that
+        their events do not fall due together (load.c)."""
+        rate = round(SHARE_OF_SATURATION * served, 1)
+        for _ in range(self._plan.rounds):
+            for each in (self._direct, *(each for each in self._targets if each.name == GATEWAY)):
+                result = self._point(What.STREAMS, each, self._plan.stream, rate, spread=1)
+                self._keep(result, kind="spread", what=What.STREAMS.value, rate=rate)
+
     def soon(self, served: float) -> None:
         """Where this gateway adds at most SOON_MS to the first event at p99. `served` is the rate it serves; each probe is
         a pair, the same rate straight to the upstream first."""
@@ -114,12 +123,12 @@ class OpenLoop:
                 self._keep(result)
             pairs.append((through, straight))
 
-    def _point(self, what: What, target: Target, length: Length, rate: float) -> dict[str, Any]:
+    def _point(self, what: What, target: Target, length: Length, rate: float, spread: int = 0) -> dict[str, Any]:
         plan = self._plan
         if what is What.UNARY:
             return point("open", target, plan.connections, length, plan.limits, rate)
         length = self._opened(length, target)
-        return point("streams", target, plan.streams, length, plan.limits, rate, plan.events_a_stream)
+        return point("streams", target, plan.streams, length, plan.limits, rate, plan.events_a_stream, spread)
 
 
 def rates_of(saturation: Mapping[str, float]) -> dict[str, float]:

@@ -166,6 +166,8 @@ def goals(summary: Numbers) -> list[str]:
         verdict = "void" if value is None else "met" if met(value) else "**missed**"
         lines.append(f"| {what} | {'void' if value is None else f'{value:g}'} | {aim} | {verdict} |")
     soon = summary.get("open", {}).get(GATEWAY, {}).get("streams", {})
+    if "spread_events_at" in soon:
+        lines += ["", spread_line(soon)]
     if "soon_events_per_s" in soon:
         lines += ["", soon_line(soon["soon_events_per_s"])]
     rust = summary["targets"].get("vllm-router")
@@ -173,6 +175,17 @@ def goals(summary: Numbers) -> list[str]:
         rate = rust["requests_per_s"] / ours["requests_per_s"]
         lines += ["", f"vLLM's router bears {rate:.1f} times this gateway's unary rate on a core."]
     return lines
+
+
+def spread_line(numbers: Numbers) -> str:
+    first, gap = (
+        "void" if numbers[field] is None else f"{numbers[field]:.2f} ms"
+        for field in ("spread_added_ttft_p99_ms", "spread_added_itl_p99_ms")
+    )
+    return (
+        f"With streams that begin anywhere within their interval, at {numbers['spread_events_at']:,.0f} events a second: "
+        f"added to the first event {first}, between events {gap} (p99)."
+    )
 
 
 def soon_line(rate: float | None) -> str:

@@ -126,8 +126,20 @@ def _open_streams(name: str, points: Sequence[Point], search: Sequence[Point]) -
         "added_ttft_p99_ms": _added(first, straight, 0.99),
         "added_itl_p99_ms": _added(gap, straight_gap, 0.99),
         # Only the gateway is asked, and only since there is this question.
+        **_spread(name, points),
         **({"soon_events_per_s": of_soon(zip(soon, soon_straight, strict=True)).served or None} if soon else {}),
     }
+
+
+def _spread(name: str, points: Sequence[Point]) -> dict[str, Number]:
+    """At the same rate, of streams whose events do not fall due together."""
+    every = [point for point in points if point["kind"] == "spread" and not point["void"]]
+    mine = [point for point in every if point["target"] == name]
+    if not mine:
+        return {}
+    bare = [point for point in every if point["target"] == DIRECT]
+    first, gap = (_added(_merged(mine, field), _merged(bare, field), 0.99) for field in ("first_event", "gap"))
+    return {"spread_events_at": mine[0]["rate"], "spread_added_ttft_p99_ms": first, "spread_added_itl_p99_ms": gap}
 
 
 def _of(name: str, what: What, points: Sequence[Point]) -> tuple[list[Point], list[Point], list[Point]]:

@@ -161,7 +161,7 @@ def _choice(choice: dict[str, Any]) -> Any:
     kind = choice.get("type")
     if kind == "tool":
         return {"type": "function", "function": {"name": choice.get("name")}}
-    if kind not in CHOICES:
+    if not isinstance(kind, str) or kind not in CHOICES:
         raise refused(
             "tool_choice", f"tool_choice: {kind!r} is none of 'auto', 'any', 'tool', 'none'.", "invalid_value"
         )

@@ -11,6 +11,10 @@ from gateway.errors import ApiError, InvalidRequest, Overloaded, Unavailable, Up
 DYNAMO_BUSY_STATUS = 529
 """Dynamo's own status for "every worker is busy" since 1.3; clients and OpenRouter know 429."""
 
+DYNAMO_CANNOT_STATUS = 501
+"""Dynamo's word for a parameter that it does not serve (`functions`): every deployment would say the same of it, and none of
+them is ill. Taken for a fault it would let any client open every breaker."""
+
 BUSY_RETRY_AFTER_S = 2.0
 """Long enough for a decode slot to free, short enough that OpenRouter's fallback is not all a client sees."""
 
@@ -90,6 +94,8 @@ def cause_of_status(status: int, body: bytes = b"") -> Cause | None:
     """The cause of an upstream status that another attempt may cure; None for one that is the client's own."""
     if status == 500 and NO_WORKER_TOOK_IT in body:
         return Cause.UNAVAILABLE
+    if status == DYNAMO_CANNOT_STATUS:
+        return None
     if status in (DYNAMO_BUSY_STATUS, 429):
         return Cause.BUSY
     if status in (503, 404, 405):

@@ -21,12 +21,12 @@ from gateway.fleet.registry import Fleet, Model
 from gateway.toolcalls.books import Books
 from gateway.toolcalls.forward import (
     asks_for_a_format,
-    check_format,
     format_tag,
     forwarded,
     thinking_open,
     with_format,
 )
+from gateway.toolcalls.history import for_template
 from gateway.toolcalls.metrics import ToolMetrics
 from gateway.toolcalls.reading import SchemaReader
 from gateway.toolcalls.served import Served, ServedInDialect, ServedPassing, ServedWithTools
@@ -87,6 +87,8 @@ class ToolDesk:
             return await self._judged_only(model, request) if judged else Served(request)
         if request.endpoint is not Endpoint.CHAT:
             return Served(request)
+        fields = {**fields, "messages": for_template(fields["messages"])}
+        request = replace(request, fields=fields)
         thinking = thinking_open(fields, tools.thinking)
         started = time.perf_counter()
         try:
@@ -117,18 +119,18 @@ class ToolDesk:
         return ServedWithTools(request, self._metrics, model.name, NO_TOOLS, NO_CHOICE, True, thinking)
 
     async def _formatted(self, model: Model, fields: dict[str, Any], asked: str) -> dict[str, Any]:
-        try:
-            content = format_tag(fields)
-        except (TypeError, ValueError) as error:
-            raise BadFormat(asked, str(error)) from error
+        content = _content(fields, asked)
         if content is None:
             return fields  # the frontend's to refuse
-        tag = {"type": "structural_tag", "format": after_thinking(content)}
+        return with_format(fields, await self._compiled(model, asked, after_thinking(content)))
+
+    async def _compiled(self, model: Model, asked: str, content: dict[str, Any]) -> str:
+        tag = {"type": "structural_tag", "format": content}
         answer = await self._compiler(model).compile(key_of(tag), tag)
         if isinstance(answer, Rejected):
-            raise BadFormat(asked, answer.reason)
+            raise BadFormat(asked, f"the grammar does not compile: {answer.reason}")
         assert answer.grammar is not None
-        return with_format(fields, answer.grammar)
+        return answer.grammar
 
     def _compiler(self, model: Model) -> TagCompiler:
         assert model.tools.tokenizer is not None
@@ -139,17 +141,26 @@ class ToolDesk:
         declared = await self._reader.declare(fields["tools"], on_unsupported)
         choice = read_choice(fields.get("tool_choice"), declared.tools)
         grammar = None
-        asked = check_format(fields, choice)
-        if asked is None:
+        asked = asks_for_a_format(fields)
+        if asked is None or choice.mode is not Mode.NONE:
             parallel = fields.get("parallel_tool_calls") is not False
             begins = Thinking.IN_TAG if thinking else Thinking.BY_ENGINE
-            admitted = await admit(self._compiler(model), declared, choice, parallel, begins, on_unsupported)
+            text = None if asked is None or choice.must_call else await self._text_form(model, fields, asked)
+            admitted = await admit(self._compiler(model), declared, choice, parallel, begins, on_unsupported, text)
             declared, grammar = admitted.declared, admitted.grammar
             self._count_what_is_not_held(model, declared)
         elif thinking:
             fields = await self._formatted(model, fields, asked)
         leaving = replace(request, fields=forwarded(fields, choice, grammar))
         return ServedWithTools(leaving, self._metrics, model.name, declared, choice, True, thinking)
+
+    async def _text_form(self, model: Model, fields: dict[str, Any], asked: str) -> dict[str, Any]:
+        """The form that an answer has when it calls nothing, compiled once by itself: so that it is blamed, not a tool."""
+        content = _content(fields, asked)
+        if content is None:
+            raise BadFormat(asked, "cannot be held together with tools; leave one out, or set tool_choice to 'none'")
+        await self._compiled(model, asked, content)
+        return content
 
     async def _judged_only(self, model: Model, request: GenerationRequest) -> Served:
         """The frontend's business, refusals included; its calls are judged as far as the tools can be read."""
@@ -176,8 +187,16 @@ class BadFormat(ToolError):
     """A format that no engine could hold an answer to."""
 
     def __init__(self, param: str, reason: str) -> None:
-        super().__init__(f"{param}: the grammar does not compile: {reason}")
+        super().__init__(f"{param}: {reason}")
         self.param = param
+
+
+def _content(fields: dict[str, Any], asked: str) -> dict[str, Any] | None:
+    """Raises BadFormat."""
+    try:
+        return format_tag(fields)
+    except (TypeError, ValueError) as error:
+        raise BadFormat(asked, str(error)) from error
 
 
 def _blamed(error: ToolError) -> tuple[str, str]:

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from prime_inference.toolcalls.choice import Choice, Mode
-from prime_inference.toolcalls.errors import ToolError
 
 OWN_GRAMMARS = (
     "guided_json",
@@ -61,22 +60,12 @@ def with_format(fields: Mapping[str, Any], grammar: str) -> dict[str, Any]:
     return {**kept, "guided_grammar": grammar}
 
 
-def check_format(fields: Mapping[str, Any], choice: Choice) -> str | None:
-    """The parameter that takes the grammar's place because no call may be made. Raises `ToolError` where one may."""
-    other = asks_for_a_format(fields)
-    if other is not None and choice.mode is not Mode.NONE:
-        raise ToolError(f"{other}: cannot be held together with tools; leave one out, or set tool_choice to 'none'")
-    return other
-
-
 def forwarded(fields: Mapping[str, Any], choice: Choice, grammar: str | None) -> dict[str, Any]:
     """The request's fields as they leave. `grammar` is None where the client's own format takes its place."""
     tools = [without_strict(tool) for tool in fields["tools"]]
     there = Mode.NONE if choice.mode is Mode.NONE else Mode.AUTO
     result = {**fields, "tools": tools, "tool_choice": there.value}
-    if grammar is not None:
-        result["guided_grammar"] = grammar
-    return result
+    return result if grammar is None else with_format(result, grammar)
 
 
 def without_strict(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,9 @@ RATES_PER_SECOND = {
 }
 """Growth past these is told."""
 
+FABRIC_JOINS_WITHIN_S = 900.0
+"""From a boot to the fabric manager's last word: minutes, so this is not one of them."""
+
 RECOVERY_ACTIONS = {
     1: "gpu_reset",
     2: "node_reboot",
@@ -41,13 +44,17 @@ RECOVERY_ACTIONS = {
 
 @dataclass
 class Expected:
-    """What this node had at its best: GPUs, and active links and ports. Kept with the baselines."""
+    """What this node had at its best: GPUs, active links and ports, domains joined. Kept with the baselines."""
 
     gpus: int = 0
     links: dict[str, int] = field(default_factory=dict)
     """Active links by GPU uuid."""
     ports: set[str] = field(default_factory=set)
     """Ports that were ever ACTIVE."""
+    joined: set[str] = field(default_factory=set)
+    """GPUs that ever were in an NVLink domain."""
+    joining_since: dict[str, float] = field(default_factory=dict)
+    """When a GPU that had been in one was first seen outside. Not kept: a reboot starts it anew, as it should."""
 
 
 def findings_of(now: Snapshot, before_at: float | None, baselines: Baselines, expected: Expected) -> list[Finding]:
@@ -56,7 +63,7 @@ def findings_of(now: Snapshot, before_at: float | None, baselines: Baselines, ex
     elapsed = None if before_at is None else max(now.at - before_at, 1e-3)
     found: list[Finding] = []
     if now.gpus is not None:
-        found += _gpus(now.gpus, baselines, expected)
+        found += _gpus(now.gpus, now.at, baselines, expected)
     if now.ports is not None:
         found += _ports(now.ports, elapsed, baselines, expected)
     if now.kernel is not None:
@@ -67,7 +74,7 @@ def findings_of(now: Snapshot, before_at: float | None, baselines: Baselines, ex
     return found
 
 
-def _gpus(gpus: tuple[Gpu, ...], baselines: Baselines, expected: Expected) -> Iterator[Finding]:
+def _gpus(gpus: tuple[Gpu, ...], at: float, baselines: Baselines, expected: Expected) -> Iterator[Finding]:
     expected.gpus = max(expected.gpus, len(gpus))
     missing = expected.gpus - len(gpus)
     verdict = Verdict.BAD if missing else Verdict.OK
@@ -79,6 +86,7 @@ def _gpus(gpus: tuple[Gpu, ...], baselines: Baselines, expected: Expected) -> It
         yield _recovery(gpu)
         if gpu.fabric is not None:
             yield _fabric(gpu)
+            yield _joined(gpu, at, expected)
 
 
 def _links(gpu: Gpu, baselines: Baselines, expected: Expected) -> Iterator[Finding]:
@@ -126,13 +134,29 @@ def _fabric(gpu: Gpu) -> Finding:
     if fabric.state == FabricState.NOT_SUPPORTED:
         return Finding(Check.FABRIC, entity, Verdict.UNKNOWN)
     if fabric.state != FabricState.COMPLETED:
-        # Between a boot and the fabric manager's word nothing is wrong yet; if it stays, the domain's peers tell.
+        # Between a boot and the fabric manager's word nothing is wrong yet; `_joined` says when it has taken too long.
         return Finding(Check.FABRIC, entity, Verdict.UNKNOWN, f"state {fabric.state}")
     if fabric.status != 0 or fabric.summary == FabricSummary.UNHEALTHY:
         return Finding(Check.FABRIC, entity, Verdict.BAD, f"status {fabric.status}, summary {fabric.summary}")
     if fabric.summary == FabricSummary.LIMITED_CAPACITY:
         return Finding(Check.FABRIC, entity, Verdict.BAD, "limited capacity", Severity.WARN)
     return Finding(Check.FABRIC, entity, Verdict.OK)
+
+
+def _joined(gpu: Gpu, at: float, expected: Expected) -> Finding:
+    """A driver that never finishes joining reports no error: seen on GB200 as a state that stays "in progress"."""
+    fabric, entity = gpu.fabric, f"gpu{gpu.index}"
+    assert fabric is not None
+    if fabric.state == FabricState.COMPLETED:
+        expected.joined.add(gpu.uuid)
+        expected.joining_since.pop(gpu.uuid, None)
+        return Finding(Check.FABRIC_JOIN, entity, Verdict.OK)
+    if gpu.uuid not in expected.joined:
+        return Finding(Check.FABRIC_JOIN, entity, Verdict.UNKNOWN)
+    waited = at - expected.joining_since.setdefault(gpu.uuid, at)
+    late = waited > FABRIC_JOINS_WITHIN_S
+    detail = f"state {fabric.state} for {waited / 60:.0f} min"
+    return Finding(Check.FABRIC_JOIN, entity, Verdict.BAD if late else Verdict.UNKNOWN, detail)
 
 
 def _ports(

@@ -2,7 +2,7 @@
 
 One tray's fault breaks the memory handles of every prefill-decode pair that spans it, and NVML on the other trays may
 show nothing (a GB200 domain fault was seen with GPU-side counters unmoved: marin-community/marin issue 8934). So a
-domain is judged by all its nodes, and a node that disagrees with its peers about the domain is suspect itself.
+domain is judged by all its nodes. A node that does not come back into it (`Check.FABRIC_JOIN`) fails alone.
 """
 
 from collections import defaultdict

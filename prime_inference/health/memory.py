@@ -20,7 +20,12 @@ def dump(baselines: Baselines, expected: Expected, faults: Faults) -> str:
             "schema": SCHEMA,
             "boot_id": baselines.boot_id,
             "counters": baselines.entries,
-            "expected": {"gpus": expected.gpus, "links": expected.links, "ports": sorted(expected.ports)},
+            "expected": {
+                "gpus": expected.gpus,
+                "links": expected.links,
+                "ports": sorted(expected.ports),
+                "joined": sorted(expected.joined),
+            },
             "faults": [asdict(fault) for fault in faults.open.values()],
             "openings": [[check, entity, times] for (check, entity), times in faults.openings.items()],
         }
@@ -34,7 +39,9 @@ def restore(text: str, clear_after_s: float) -> tuple[Baselines, Expected, Fault
         if content["schema"] != SCHEMA:
             return None
         given: dict[str, Any] = content["expected"]
-        expected = Expected(given["gpus"], dict(given["links"]), set(given["ports"]))
+        # A file of an older agent has no "joined".
+        joined = set(given.get("joined", []))
+        expected = Expected(given["gpus"], dict(given["links"]), set(given["ports"]), joined)
         faults = Faults(clear_after_s)
         for entry in content["faults"]:
             fault = Fault(**{**entry, "check": Check(entry["check"]), "severity": Severity(entry["severity"])})

@@ -28,6 +28,8 @@ class Check(StrEnum):
     ROW_REMAP = "row_remap"
     RECOVERY_ACTION = "recovery_action"
     FABRIC = "fabric"
+    FABRIC_JOIN = "fabric_join"
+    """A GPU that was in an NVLink domain and does not come back into it; the domain's other nodes go on."""
     XID = "xid"
     NIC_FATAL = "nic_fatal"
     IB_PORT = "ib_port"

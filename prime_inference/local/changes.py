@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import psutil
-import yaml
 
 from prime_inference.engine.presets import Role as WorkerRole
 from prime_inference.local import memory
+from prime_inference.local.credentials import write_frontend
 from prime_inference.local.devices import CPU_DEVICE, GPU_MEMORY_SHARE, WorkerDevice, visible_gpus
 from prime_inference.local.errors import UpError
 from prime_inference.local.options import EngineChoice
@@ -144,7 +144,7 @@ class Changes:
         await until_instances(port, len(self.pool(WorkerRole.PREFILL)), len(self.pool(WorkerRole.DECODE)))
         await self._until_served(port)
         taken = await self._reloads()
-        self._write_frontend(port)
+        write_frontend(self._plan.state, port)
         await self._until(
             lambda: self._reloads_after(taken), TAKEN_WITHIN_S, "the gateway did not take the new frontend"
         )
@@ -187,15 +187,6 @@ class Changes:
             else more * (memory.CPU_WORKER_BYTES + plan.model.weight_bytes)
         )
         memory.check_memory(memory.available_bytes(psutil.virtual_memory().available), needed)
-
-    def _write_frontend(self, port: int) -> None:
-        path = self._plan.state.fleet_file
-        fleet = yaml.safe_load(path.read_text(encoding="utf-8"))
-        for deployment in fleet["deployments"]:
-            deployment["frontends"] = [f"http://127.0.0.1:{port}"]
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(yaml.safe_dump(fleet, sort_keys=False), encoding="utf-8")
-        partial.replace(path)
 
     async def _until_served(self, port: int) -> None:
         model = self._plan.model.name.encode()

@@ -44,6 +44,17 @@ def write_gateway_files(state: StateDir, model: LocalModel, context_tokens: int 
     return key
 
 
+def write_frontend(state: StateDir, frontend_port: int) -> None:
+    """Our deployment's frontend is there now; what somebody else has written into the fleet file stays."""
+    fleet = yaml.safe_load(state.fleet_file.read_text(encoding="utf-8"))
+    for deployment in fleet["deployments"]:
+        if deployment["name"] == DEPLOYMENT:
+            deployment["frontends"] = [f"http://127.0.0.1:{frontend_port}"]
+    partial = state.fleet_file.with_name(state.fleet_file.name + ".partial")
+    partial.write_text(yaml.safe_dump(fleet, sort_keys=False), encoding="utf-8")
+    partial.replace(state.fleet_file)
+
+
 def _tools(model: LocalModel) -> dict[str, object]:
     return {"format": model.tool_format.value, "tokenizer": str(model.path), "thinking": model.thinks}
 

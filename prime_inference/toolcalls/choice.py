@@ -41,7 +41,10 @@ def read_choice(tool_choice: Any, declared: Mapping[str, Any]) -> Choice:
         return Choice(Mode.NAMED, (name,))
     if kind == "allowed_tools" and isinstance(tool_choice.get("allowed_tools"), dict):
         return _allowed(tool_choice["allowed_tools"], names)
-    raise BadToolChoice("tool_choice: must be 'none', 'auto', 'required', a function or allowed_tools")
+    raise BadToolChoice(
+        "tool_choice: must be 'none', 'auto', 'required', {'type': 'function', 'function': {'name': ..}}"
+        " or {'type': 'allowed_tools', 'allowed_tools': {..}}"
+    )
 
 
 def _word(word: str, names: tuple[str, ...]) -> Choice:
@@ -57,13 +60,15 @@ def _word(word: str, names: tuple[str, ...]) -> Choice:
 
 
 def _allowed(allowed: dict[str, Any], names: tuple[str, ...]) -> Choice:
-    wanted = []
-    for entry in allowed.get("tools") or ():
+    wanted: list[str] = []
+    entries = allowed.get("tools")
+    for entry in entries if isinstance(entries, list) else ():
         function = entry.get("function") if isinstance(entry, dict) else None
         name = function.get("name") if isinstance(function, dict) else None
         if name not in names:
             raise BadToolChoice(f"tool_choice: the tool {name!r} is not declared")
-        wanted.append(name)
+        if name not in wanted:
+            wanted.append(name)
     mode = allowed.get("mode")
     if not wanted or mode not in (Mode.AUTO, Mode.REQUIRED):
         raise BadToolChoice("tool_choice: allowed_tools needs tools, and the mode 'auto' or 'required'")

@@ -14,8 +14,9 @@ from rich.console import Console
 from prime_inference.toolcalls.suite.cases import Case
 from prime_inference.toolcalls.suite.client import EndpointError
 from prime_inference.toolcalls.suite.live import choice_cases, multi_turn_cases, schema_cases, streaming_cases
+from prime_inference.toolcalls.suite.page import as_html
 from prime_inference.toolcalls.suite.public import public_cases
-from prime_inference.toolcalls.suite.report import as_html, as_json, print_table
+from prime_inference.toolcalls.suite.report import as_json, print_table
 from prime_inference.toolcalls.suite.run import Run, run_cases
 from prime_inference.toolcalls.suite.wire import wire_cases
 
@@ -64,7 +65,13 @@ def toolcheck(
         cases += found
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
-        run = asyncio.run(run_cases(base_url, model, cases, headers, concurrency))
+        with Console(stderr=True).status("asking") as status:  # silent where standard error is no terminal
+            run = asyncio.run(
+                run_cases(
+                    *(base_url, model, cases, headers, concurrency),
+                    done=lambda over, of: status.update(f"{over} of {of} cases"),
+                )
+            )
     except EndpointError as error:
         console.print(f"{base_url}: {error}", markup=False)
         raise typer.Exit(NOTHING_ASKED) from error

@@ -159,7 +159,7 @@ def declaring(
     for index, entry in enumerate(tools or ()):
         function = entry.get("function") if isinstance(entry, dict) and entry.get("type") == "function" else None
         if not isinstance(function, dict):
-            raise ToolError(f"tools[{index}]: must be an object with type 'function' and a 'function'")
+            raise ToolError(f"tools[{index}]: {_what_it_is_not(entry)}")
         tool = yield from _prepared(index, function)
         if tool.unsupported is not None and on_unsupported is OnUnsupported.REFUSE:
             raise UnsupportedTool(tool.name, tool.unsupported.path, tool.unsupported.reason)
@@ -167,6 +167,13 @@ def declaring(
             raise ToolError(f"tools[{index}]: {tool.name!r} is declared twice")
         result[tool.name] = tool
     return Declared(result)
+
+
+def _what_it_is_not(entry: Any) -> str:
+    kind = entry.get("type") if isinstance(entry, dict) else None
+    if isinstance(kind, str) and kind != "function":
+        return f"tools of type {kind!r} are not served in chat completions; only those of type 'function' are"
+    return "must be an object with 'type': 'function' and a 'function' that has a name and parameters"
 
 
 def _prepared(index: int, function: dict[str, Any]) -> Generator[str, Tool | None, Tool]:

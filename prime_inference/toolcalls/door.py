@@ -34,18 +34,24 @@ async def admit(
     parallel: bool = True,
     thinking: Thinking = Thinking.BY_ENGINE,
     on_unsupported: OnUnsupported = OnUnsupported.REFUSE,
+    text: dict[str, Any] | None = None,
 ) -> Admitted:
-    """Raises `UnsupportedTool` (400) for a tool that no engine would take, unless its name alone is to be enforced."""
-    tag = build_tag(declared, choice, parallel, thinking)
-    answer = await compiler.compile(tag_key(declared, choice, parallel, thinking), tag, _parts(declared, choice))
+    """`text` is the form of an answer that calls nothing, and compiles by itself.
+
+    Raises `UnsupportedTool` (400) for a tool that no engine would take, unless its name alone is to be enforced.
+    """
+    tag = build_tag(declared, choice, parallel, thinking, text)
+    key = tag_key(declared, choice, parallel, thinking, text)
+    answer = await compiler.compile(key, tag, _parts(declared, choice))
     if isinstance(answer, Compiled):
         return Admitted(declared, tag, answer.grammar)
     tools = dict(declared.tools)
     for name in choice.allowed:
         tools[name] = await _acceptable(compiler, tools[name], on_unsupported)
     declared = Declared(tools)
-    tag = build_tag(declared, choice, parallel, thinking)
-    answer = await compiler.compile(tag_key(declared, choice, parallel, thinking), tag, _parts(declared, choice))
+    tag = build_tag(declared, choice, parallel, thinking, text)
+    key = tag_key(declared, choice, parallel, thinking, text)
+    answer = await compiler.compile(key, tag, _parts(declared, choice))
     if isinstance(answer, Rejected):
         raise UnsupportedTool(", ".join(choice.allowed), "/", f"together they do not compile: {answer.reason}")
     return Admitted(declared, tag, answer.grammar)

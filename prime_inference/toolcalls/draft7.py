@@ -77,6 +77,13 @@ def _items(validator: Validator, items: Any, instance: Any, schema: Any) -> Erro
         yield from validator.descend(value, items, path=index)
 
 
+def _multiple_of(validator: Validator, step: Any, instance: Any, schema: Any) -> Errors:
+    try:
+        yield from Draft7Validator.VALIDATORS["multipleOf"](validator, step, instance, schema)
+    except OverflowError:  # `1e400`, or an integer of hundreds of digits by a fraction
+        yield ValidationError(f"{str(instance)[:20]} is too large to be a multiple of {step}")
+
+
 def _format(_: Validator, name: str, instance: Any, __: Any) -> Errors:
     check = FORMATS.get(name)
     if check is not None and isinstance(instance, str) and not check(instance):
@@ -91,6 +98,7 @@ CountedValidator = extend(
         "additionalProperties": _additional_properties,
         "format": _format,
         "items": _items,
+        "multipleOf": _multiple_of,
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
     },

@@ -5,17 +5,19 @@
 
 A marker inside a value is the same token as a structural one, so that only position tells them apart: a value ends
 at the first `</arg_value>` after which, white space aside, a `<arg_key>` or a `</tool_call>` stands; every other
-marker in it is data. Nothing is unescaped and nothing is guessed: what does not follow the form is a `Broken` call,
-with its text.
+marker in it is data. Where the schema wants JSON and no plain string, what stands inside a JSON string is data, too.
+Nothing is unescaped and nothing is guessed: what does not follow the form is a `Broken` call, with its text.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
 from prime_inference.toolcalls.errors import Unspellable
-from prime_inference.toolcalls.strict_json import parse, spell
+from prime_inference.toolcalls.kinds import STRING
+from prime_inference.toolcalls.strict_json import NotJson, parse, spell
 from prime_inference.toolcalls.values import Argument, read_value, spell_value
 
 CALL, CALL_END = "<tool_call>", "</tool_call>"
@@ -23,6 +25,7 @@ KEY, KEY_END = "<arg_key>", "</arg_key>"
 VALUE, VALUE_END = "<arg_value>", "</arg_value>"
 MARKERS = (CALL, CALL_END, KEY, KEY_END, VALUE, VALUE_END)
 _SPACE = " \t\r\n"
+_QUOTE_OR_ESCAPE = re.compile(r'["\\]')
 
 
 class Form(StrEnum):
@@ -115,6 +118,8 @@ class Decoder:
         self._name = ""
         self._key = ""
         self._value: list[str] = []
+        self._strings: _Strings | None = None
+        self._passed: int | None = None
         self._pairs: list[tuple[str, str]] = []
 
     def feed(self, text: str) -> list[Event]:
@@ -126,6 +131,10 @@ class Decoder:
     def finish(self, natural: bool) -> list[Event]:
         """The text is over. `natural`: the model ended it, so that a call which lacks nothing but its end is
         complete."""
+        while natural and self._passed is not None:
+            self._go_back()
+            while self._step():
+                pass
         if self._at is _At.TEXT:
             self._emit_text(self._buffer)
             if self._blank and not self._had_call:
@@ -228,6 +237,7 @@ class Decoder:
                     self._end_call()
                 else:
                     self._at = then
+                    self._strings = self._json_strings() if then is _At.VALUE else None
                 return True
         if not any(marker.startswith(rest) for marker in choices):
             self._at = _At.BROKEN
@@ -239,23 +249,49 @@ class Decoder:
         if at < 0:
             certain = len(self._buffer) - _partial(self._buffer, (VALUE_END,))
             if certain:
-                self._value.append(self._consume(certain))
+                self._add_to_value(certain)
             return False
         if at:
-            self._value.append(self._consume(at))
+            self._add_to_value(at)
         rest = self._buffer[len(VALUE_END) :].lstrip(_SPACE)
         if rest.startswith((KEY, CALL_END)):
-            self._close_value()
-            return True
-        if KEY.startswith(rest) or CALL_END.startswith(rest):
+            if self._strings is None or not self._strings.open:
+                if self._passed is not None and not _is_json("".join(self._value)):
+                    self._go_back()
+                else:
+                    self._close_value()
+                return True
+            if self._passed is None:
+                self._passed = sum(map(len, self._value))
+        elif KEY.startswith(rest) or CALL_END.startswith(rest):
             return False
-        self._value.append(self._consume(len(VALUE_END)))
+        self._add_to_value(len(VALUE_END))
         return True
+
+    def _add_to_value(self, length: int) -> None:
+        text = self._consume(length)
+        self._value.append(text)
+        if self._strings is not None:
+            self._strings.feed(text)
+
+    def _json_strings(self) -> "_Strings | None":
+        tool = self._tools.get(self._name)
+        return _Strings() if tool is not None and not STRING & tool.argument(self._key).kinds else None
+
+    def _go_back(self) -> None:
+        """The value is no JSON after all: it ended where it first could have."""
+        assert self._passed is not None
+        value, body = "".join(self._value), "".join(self._body)
+        rest = value[self._passed :]
+        self._value, self._body = [value[: self._passed]], [body[: len(body) - len(rest)]]
+        self._buffer = rest + self._buffer
+        self._strings, self._passed = None, None
 
     def _close_value(self) -> None:
         self._consume(len(VALUE_END))
         self._pairs.append((self._key, "".join(self._value)))
         self._value = []
+        self._strings, self._passed = None, None
         self._at = _At.NEXT
 
     def _skip_broken(self) -> bool:
@@ -282,6 +318,33 @@ class Decoder:
         self._at = _At.TEXT
         self._is_blank, self._had_call = True, True
         self._reset_call()
+
+
+class _Strings:
+    """Whether JSON that comes in pieces is inside one of its strings."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self._escaped = False
+
+    def feed(self, text: str) -> None:
+        at = 1 if self._escaped and text else 0
+        self._escaped = self._escaped and not text
+        while (found := _QUOTE_OR_ESCAPE.search(text, at)) is not None:
+            at = found.end()
+            if found[0] == '"':
+                self.open = not self.open
+            elif self.open:
+                self._escaped = at == len(text)
+                at += 1
+
+
+def _is_json(text: str) -> bool:
+    try:
+        parse(text)
+    except NotJson:
+        return False
+    return True
 
 
 def _untyped(text: str) -> str:

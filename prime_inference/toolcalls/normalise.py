@@ -6,6 +6,8 @@ was seen, not read of (`docs/toolcalls.md` lists them). Two things are policy an
 that declares properties and says nothing of others takes no others, and properties come in declared order.
 """
 
+import json
+import re
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from math import ceil, floor
@@ -15,6 +17,7 @@ from prime_inference.toolcalls.canonical import Expansion, Place, TooLarge
 from prime_inference.toolcalls.combine import ANNOTATIONS, Canonical, bare
 from prime_inference.toolcalls.errors import Unreadable
 from prime_inference.toolcalls.findings import Effect, Finding
+from prime_inference.toolcalls.glm import CALL_END, KEY, KEY_END, VALUE_END
 from prime_inference.toolcalls.grammar_patterns import to_grammar, with_lengths
 from prime_inference.toolcalls.subschemas import Schema, escape
 
@@ -28,6 +31,8 @@ GRAMMAR_FORMATS = frozenset(
     ("date", "date-time", "time", "duration", "email", "hostname", "ipv4", "ipv6", "json-pointer", "uri", "uuid")
 )
 """Formats that xgrammar enforces; the judge checks more of them."""
+_ENDS_A_VALUE = re.compile(rf"{VALUE_END}(?:\\[nrt]|\s)*(?:{KEY}|{CALL_END})")
+"""Within a value, or in the JSON of one: what a reader takes for the value's end."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ class _Finish:
             "object": self._object,
         }
         if "enum" in schema:
-            return self._enum(schema)
+            return self._enum(schema, path)
         finish = by_type.get(schema.get("type", ""))
         return finish(dict(schema), path, place) if finish else dict(schema)
 
@@ -106,8 +111,14 @@ class _Finish:
             return None
         return {**notes, **(kept[0] if len(kept) == 1 else {"anyOf": kept})}
 
-    def _enum(self, schema: dict[str, Any]) -> dict[str, Any]:
+    def _enum(self, schema: dict[str, Any], path: str) -> dict[str, Any] | None:
         """xgrammar spells an object or a list of an enum without white space; written out, any spelling will do."""
+        kept = [value for value in schema["enum"] if not _ENDS_A_VALUE.search(json.dumps(value))]
+        if len(kept) < len(schema["enum"]):
+            self._find(Effect.NARROWER, path, "enum", "a value that holds the end of a value has no spelling")
+            schema = {**schema, "enum": kept}
+        if not kept:
+            return None
         scalars = [value for value in schema["enum"] if not isinstance(value, dict | list)]
         if len(scalars) == len(schema["enum"]):
             return dict(schema)
@@ -162,7 +173,7 @@ class _Finish:
         step = schema.get("multipleOf")
         if step is not None and not (whole and step == int(step) and step > 0):
             del schema["multipleOf"]
-            if not (whole and step > 0 and (1 / step) == int(1 / step)):
+            if not (whole and step > 0 and float(1 / step).is_integer()):
                 self._find(Effect.LOOSER, path, "multipleOf", "enforced only for whole steps of an integer")
         if whole:
             _whole_bounds(schema)
@@ -226,6 +237,9 @@ class _Finish:
             self._find(Effect.LOOSER, path, "properties", "a forbidden key of an open object is not enforced")
         for name, part in declared.items():
             kept = self.part(part, f"{path}/properties/{escape(name)}", inside)
+            if place is Place.ARGUMENTS and KEY_END in name:
+                self._find(Effect.NARROWER, path, "properties", f"the key {name!r} has no spelling")
+                kept = None
             if kept is None and name in required:
                 return None
             if kept is not None:

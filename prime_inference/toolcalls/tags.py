@@ -8,6 +8,7 @@ would reject the `</think>` that the gate has consumed.
 
 import hashlib
 import json
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -36,9 +37,18 @@ class Thinking(StrEnum):
 
 
 def build_tag(
-    declared: Declared, choice: Choice, parallel: bool = True, thinking: Thinking = Thinking.BY_ENGINE
+    declared: Declared,
+    choice: Choice,
+    parallel: bool = True,
+    thinking: Thinking = Thinking.BY_ENGINE,
+    text: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    answer = _answer([_call(declared.tools[name]) for name in choice.allowed], choice, parallel)
+    """`text`: the form of an answer that calls nothing, where the client asks for one; free text otherwise."""
+    calls = [_call(declared.tools[name]) for name in choice.allowed]
+    if text is not None and choice.mode is Mode.AUTO:
+        answer = {"type": "or", "elements": [text, _answer(calls, replace(choice, mode=Mode.REQUIRED), parallel)]}
+    else:
+        answer = _answer(calls, choice, parallel)
     return {"type": "structural_tag", "format": after_thinking(answer) if thinking is Thinking.IN_TAG else answer}
 
 
@@ -76,9 +86,22 @@ def _call(tool: Tool) -> dict[str, Any]:
     }
 
 
-def tag_key(declared: Declared, choice: Choice, parallel: bool = True, thinking: Thinking = Thinking.BY_ENGINE) -> str:
+def tag_key(
+    declared: Declared,
+    choice: Choice,
+    parallel: bool = True,
+    thinking: Thinking = Thinking.BY_ENGINE,
+    text: dict[str, Any] | None = None,
+) -> str:
     """The key under which a tag's compilation is remembered: equal for equal tags, without writing the tag out."""
-    parts = [str(choice.mode), str(parallel), str(thinking), *(declared.tools[name].digest for name in choice.allowed)]
+    form = "" if text is None else key_of(text)
+    parts = [
+        str(choice.mode),
+        str(parallel),
+        str(thinking),
+        form,
+        *(declared.tools[name].digest for name in choice.allowed),
+    ]
     return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
 

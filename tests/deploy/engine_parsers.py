@@ -156,8 +156,28 @@ def router_policy(argv: list[str]) -> dict[str, Any]:
     return frontend(["--router-mode", "kv", "--router-policy-config", argv[0]])
 
 
+def kv_choices(argv: list[str]) -> dict[str, Any]:
+    """Which of the layouts vLLM does not take, and its names of KV dtypes."""
+    import os
+    from typing import get_args
+
+    from vllm import envs
+    from vllm.config.cache import CacheDType
+
+    refused = []
+    for layout in argv:
+        os.environ["VLLM_KV_CACHE_LAYOUT"] = layout
+        try:
+            envs.environment_variables["VLLM_KV_CACHE_LAYOUT"]()
+        except ValueError:
+            refused.append(layout)
+    del os.environ["VLLM_KV_CACHE_LAYOUT"]
+    return {"refused": refused, "dtypes": list(get_args(CacheDType))}
+
+
 READERS = {
-    f.__name__: f for f in (worker, frontend, lmcache, mooncake_configuration, router_policy, planner, planner_roles)
+    f.__name__: f
+    for f in (worker, frontend, lmcache, mooncake_configuration, router_policy, planner, planner_roles, kv_choices)
 }
 
 

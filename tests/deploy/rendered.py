@@ -32,6 +32,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "gateway.settings.otlpEndpoint": "http://collector.monitoring.svc:4318/v1/traces",
         "gateway.settings.traceRatio": 0.1,
         "models.glm-5\\.3.deployments": ["gb200", "elsewhere"],
+        "sites.elsewhere": {
+            "draining": True,
+            "valkey": {"sentinels": ["s0:26379"], "primaryName": "main", "username": "prime", "tls": True},
+        },
         "remoteDeployments.elsewhere": {
             "site": "elsewhere",
             "priority": 1,

@@ -7,6 +7,7 @@ from gateway.metering.settle_store import STREAM
 from tests.deploy.rendered import ROOT
 
 RUNBOOKS = ROOT / "docs/runbooks.md"
+OPERATIONS = ROOT / "docs/operations.md"
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,14 @@ def blocks(language: str) -> list[str]:
 
 def orders() -> list[str]:
     """Every order to a gateway in the runbooks and on the page of operations."""
-    inline = re.findall(r"`(admin actions [^`]+)`", (ROOT / "docs/operations.md").read_text())
+    inline = re.findall(r"`(admin actions [^`]+)`", OPERATIONS.read_text())
     return [line for line in blocks("sh") if line.startswith("admin actions")] + inline
+
+
+def orders_of(heading: str) -> list[str]:
+    """Those of one section of the page of operations, in its order."""
+    (text,) = re.findall(rf"^### {re.escape(heading)}\n(.*?)^##", OPERATIONS.read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(r"`(admin actions [^`]+)`", text)
 
 
 def queries() -> list[str]:

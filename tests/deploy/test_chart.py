@@ -171,7 +171,28 @@ REFUSALS = [
     ("deployments.gb200.prefill.replicaz=2", "replicaz"),
     ("valkeySpec.maxMemory=150Gi", "maxMemory"),
     ("valkeySpec.maxMemory=200gb", "valkeySpec.memoryLimit (170Gi) must exceed valkeySpec.maxMemory (200gb)"),
-    ("images.gateway.tag=latest", "images"),
+    ("images.gateway.tag=latest", 'images.gateway.tag is "latest": name a version'),
+    ("images.engine.tag=", 'images.engine.tag is ""'),
+    (
+        "mooncake.store.segmentSize=500GB",
+        "mooncake.store.memoryLimit (430Gi) must exceed mooncake.store.segmentSize (500GB)",
+    ),
+    ("deployments.gb200.orchestrator=lws", "deployments.gb200.updateStrategy is Coherent, which only Grove knows"),
+    (
+        "deployments.gb200.routerPolicy.policy_clases=x",
+        "/deployments/gb200/routerPolicy': additional properties 'policy_clases'",
+    ),
+    ("gateway.networkPolicy.from[0].podSelektor=x", "podSelektor"),
+    (
+        "gateway.settings.idleTimeoutSeconds=4000",
+        "totalTimeoutSeconds (3600) is shorter than gateway.settings.idleTimeoutSeconds",
+    ),
+    ("gateway.keys.name=", "/gateway/keys/name"),
+    ("sites.gb300.draining=true", "sites.gb300: no deployment is at a site of this name (there are gb200)"),
+    ("sites.gb200.valkey.tls=true", "sites.gb200.valkey: give either an address or sentinels"),
+    ("sites.gb200.valkey.sentinels={a:26379}", "sites.gb200.valkey.sentinels need sites.gb200.valkey.primaryName"),
+    ("sites.gb200.valkey.adress=a:6379", "adress"),
+    ("agent.cordon.maxShare=10", "/agent/cordon/maxShare"),
     ("deployments.gb200.decode.parallel.tensor=8", "deployments.gb200.decode.parallel makes 8 ranks"),
     ("deployments.gb200.decode.kvCache.dtype=fp8", "kvCache.dtype differ"),
     ("deployments.gb200.decode.kvCache.layout=BLHNC", "kvCache.layout differ"),
@@ -191,7 +212,10 @@ REFUSALS = [
     ("gateway.settings.traceRatio=2", "traceRatio"),
     ("controlValkey.quorum=5", "controlValkey.quorum (5) exceeds controlValkey.replicas (3)"),
     ("gateway.autoscaling.minReplicas=20", "gateway.autoscaling.minReplicas (20) exceeds maxReplicas (12)"),
-    ("gateway.settings.drainSeconds=5", "gateway.settings.drainSeconds (5) is shorter than idleTimeoutSeconds"),
+    (
+        "gateway.settings.drainSeconds=5",
+        "gateway.settings.drainSeconds (5) is shorter than gateway.settings.totalTimeoutSeconds",
+    ),
 ]
 
 
@@ -208,6 +232,7 @@ def test_a_wrong_value_fails_with_a_sentence_that_names_the_key(setting: str, wo
     [
         ("prefill.parallel.data=8,deployments.b300.prefill.parallel.prefillContext=1", "sharded needs parallel.data 1"),
         ("prefill.nodes=2,deployments.b300.prefill.gpusPerNode=4", "sharded needs parallel.data 1 and nodes 1"),
+        ("prefill.lmcache.l1SizeGb=60", "prefill.lmcache.memory (54Gi) must exceed its l1SizeGb (60)"),
         ("drainSeconds=1800,valkeySpec.shards=7", "sharded has 8 ranks: set valkeySpec.shards"),
     ],
 )

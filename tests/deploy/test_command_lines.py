@@ -18,7 +18,7 @@ import pytest
 import typer
 import yaml
 
-from gateway.fleet.registry import DeploymentEntry, FleetFile, ModelEntry, load_fleet
+from gateway.fleet.registry import DeploymentEntry, FleetFile, ModelEntry, SiteEntry, ValkeyEntry, load_fleet
 from gateway.settings import GatewaySettings, load_settings
 from prime_inference.cli import COMMANDS_GROUP, build
 from prime_inference.engine.tool_settings import STRUCTURAL_TAG, Parsing, tool_arguments
@@ -27,6 +27,7 @@ from prime_inference.kv.l2.settings import parse_settings
 from prime_inference.kv.server import adapter_of
 from tests.conftest import needs_on_ci
 from tests.deploy.rendered import (
+    CHART,
     ELSEWHERE,
     PRESETS,
     ROOT,
@@ -92,6 +93,12 @@ def parsing_workers(preset: str) -> list[Container]:
     return [c for c in containers(documents) if "--disaggregation-mode" in c.command]
 
 
+def kv_of_schema(key: str) -> list[str]:
+    """What the chart's schema lets through for a worker's `kvCache`."""
+    worker = json.loads((CHART / "values.schema.json").read_text())["$defs"]["worker"]
+    return [choice for choice in worker["properties"]["kvCache"]["properties"][key]["enum"] if choice]
+
+
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """Every command line's answer, by where it stands: read in one process for all presets."""
@@ -122,6 +129,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     good = items[next(key for key in items if key.endswith("decode/main"))]["argv"]
     whole = items[next(key for key in items if key.startswith("glm-5.3-b300") and key.endswith("prefill/main"))]["argv"]
     items["wrong with graphs"] = {"kind": "worker", "argv": [a for a in whole if not a.startswith("-cc.")]}
+    items["kv choices"] = {"kind": "kv_choices", "argv": [*kv_of_schema("layout"), "HNL"]}
     items["wrong flag"] = {"kind": "worker", "argv": [*good, "--tensor-parralel-size", "4"]}
     items["wrong value"] = {"kind": "worker", "argv": [*good, "--kv-cache-dtype", "nvfp5"]}
     graph = next(d for d in rendered(WITH_ALL) if d["kind"] == "DynamoGraphDeployment")
@@ -165,6 +173,13 @@ def test_a_wrong_flag_value_or_policy_would_be_refused(answers: dict[str, dict[s
     assert len(wrong) == 6
     assert all("error" in answer for answer in wrong.values()), wrong
     assert "cudagraph_mode=NONE" in answers["wrong with graphs"]["error"]
+
+
+@pytest.mark.slow
+def test_the_layouts_and_dtypes_that_the_schema_lets_through_are_vllms(answers: dict[str, dict[str, Any]]) -> None:
+    found = answers["kv choices"]
+    assert found["refused"] == ["HNL"]
+    assert set(kv_of_schema("dtype")) <= set(found["dtypes"])
 
 
 @pytest.mark.slow
@@ -275,7 +290,6 @@ def test_the_gateway_accepts_its_environment(preset: str) -> None:
 SETTINGS_NOT_IN_THE_CHART = {"listen_fd": "a socket handed over between processes of one machine"}
 FLEET_KEYS_NOT_IN_THE_CHART = {
     "created": "shown by /models only",
-    "valkey": "a site's own: the chart's Sentinels serve all",
 }
 
 
@@ -285,7 +299,11 @@ def test_the_chart_offers_every_setting_of_the_gateway_and_every_key_of_the_flee
     told = {name.removeprefix("PRIME_GATEWAY_").lower() for name in container.environment}
     assert set(GatewaySettings.model_fields) - told == set(SETTINGS_NOT_IN_THE_CHART)
     fleet = yaml.safe_load(fleet_text(WITH_ALL, tmp_path / "models"))
-    for entry, shown in ((DeploymentEntry, fleet["deployments"]), (ModelEntry, fleet["models"])):
+    valkeys = [site["valkey"] for site in fleet["sites"]]
+    # Either an address or Sentinels.
+    assert set(ValkeyEntry.model_fields) - set().union(*valkeys) == {"address"}
+    parts = ((DeploymentEntry, fleet["deployments"]), (ModelEntry, fleet["models"]), (SiteEntry, fleet["sites"]))
+    for entry, shown in parts:
         assert set(entry.model_fields) - set().union(*shown) <= set(FLEET_KEYS_NOT_IN_THE_CHART)
 
 

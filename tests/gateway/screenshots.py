@@ -1,6 +1,8 @@
 """`python -m tests.gateway.screenshots`: the console's pictures in docs/console, of a scripted fleet in a bad night."""
 
 import asyncio
+import hashlib
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -10,7 +12,7 @@ from PIL import Image
 
 from tests.gateway.test_admin import ADMIN, act
 from tests.gateway.test_console import browser_page, signed_in
-from tests.gateway.test_relay import CHAT, UNARY
+from tests.gateway.test_relay import DONE, STREAM, UNARY, chunk
 from tests.support.dynamo import Frontend, frontend
 from tests.support.gateway import RunningGateway, gateway
 from tests.valkey_server import ValkeyServer
@@ -18,6 +20,9 @@ from tests.valkey_server import ValkeyServer
 OUT = Path(__file__).parents[2] / "docs" / "console"
 NAMES = ("gb200-east", "b300-west", "burst")
 REQUESTS = 40
+USED = {"prompt_tokens": 700, "completion_tokens": 120, "prompt_tokens_details": {"cached_tokens": 610}}
+USAGE = b"data: " + json.dumps({"id": "c", "choices": [], "usage": USED}).encode() + b"\n\n"
+ANSWER = b"".join([chunk("a"), chunk("b", "stop"), USAGE, DONE])
 
 
 def name_them(folder: Path) -> None:
@@ -39,7 +44,7 @@ async def busy(gw: RunningGateway, frontends: list[Frontend]) -> None:
         each.in_flight.labels("m").set(31 - 9 * number)
         each.queued.labels("m").set(number)
     for number in range(REQUESTS):
-        body = {**CHAT, "model": "glm-5.3", "messages": [{"role": "user", "content": f"{number}"}]}
+        body = {**STREAM, "model": "glm-5.3", "messages": [{"role": "user", "content": f"{number}"}]}
         async with gw.session.post(f"{gw.url}/chat/completions", json=body) as response:
             await response.read()
 
@@ -49,7 +54,11 @@ async def pictures(out: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         settings = {"key": ADMIN, "model": "glm-5.3", "valkey_url": f"redis://127.0.0.1:{server.port}/0"}
-        async with frontend(UNARY) as east, frontend(b"{}", status=500) as west, frontend(UNARY) as burst:
+        async with (
+            frontend(UNARY, stream=ANSWER) as east,
+            frontend(b"{}", status=500) as west,
+            frontend(UNARY, stream=ANSWER) as burst,
+        ):
             frontends = [east, west, burst]
             urls = [each.url for each in frontends]
             async with gateway(folder, urls, **settings, reload_seconds=0.1) as gw:  # type: ignore[arg-type]
@@ -72,6 +81,14 @@ async def pictures(out: Path) -> None:
     server.close()
 
 
+def of_the_page() -> str:
+    """A digest of the page's own files, kept beside its pictures: another page wants new ones."""
+    digest = hashlib.sha256()
+    for path in sorted((OUT.parents[1] / "gateway" / "console").glob("console.*")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 def shrink(path: Path) -> None:
     """A page of few colours needs no more: a third of the bytes."""
     with Image.open(path) as picture:
@@ -85,3 +102,4 @@ if __name__ == "__main__":
     asyncio.run(pictures(out))
     for path in out.glob("*.png"):
         shrink(path)
+    (out / "page.sha256").write_text(of_the_page() + "\n")

@@ -102,7 +102,8 @@ async def test_streamed_thinking_leaves_piece_by_piece(tmp_path: Path, glm: dict
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools", "name"),
         ({"tools": "x"}, "tools", "list"),
         ({"tools": [TOOL], "tool_choice": "perhaps"}, "tool_choice", "perhaps"),
-        ({"tools": [TOOL], "response_format": {"type": "json_object"}}, "tools", "response_format"),
+        ({"tools": [TOOL], "structured_outputs": {"regex": "x"}}, "structured_outputs", "together with tools"),
+        ({"tools": [{"type": "custom", "custom": {"name": "c"}}]}, "tools", "'custom'"),
         (
             {
                 "tools": [

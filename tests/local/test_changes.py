@@ -26,13 +26,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield stack
 
 
-async def told(stack: Stack, *words: str) -> str:
+async def told(stack: Stack, *words: str, within_s: float = WITHIN_S) -> str:
     """`prime-inference ...` as a person types it, to its end."""
     command = (sys.executable, "-m", "prime_inference", *words, "--state-dir", str(stack.state))
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(within_s):
         out, err = await process.communicate()
     assert process.returncode == 0, (out + err).decode()
     return out.decode().strip()

@@ -38,12 +38,14 @@ class Frontend:
 
 
 @asynccontextmanager
-async def frontend(body: bytes, status: int = 200) -> AsyncIterator[Frontend]:
-    """Answers every POST with `body` until the block ends."""
+async def frontend(body: bytes, status: int = 200, stream: bytes = b"") -> AsyncIterator[Frontend]:
+    """Answers every POST with `body`, or with `stream` one that asks for a stream, until the block ends."""
     served = Frontend()
 
-    async def answer(_: web.Request) -> web.Response:
+    async def answer(request: web.Request) -> web.Response:
         served.asked += 1
+        if stream and (await request.json()).get("stream"):
+            return web.Response(body=stream, content_type="text/event-stream")
         return web.Response(body=body, status=status, content_type="application/json")
 
     async def health(_: web.Request) -> web.Response:

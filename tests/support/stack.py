@@ -72,7 +72,7 @@ class Stack:
         ending `_total`, also where the text has none."""
         running = self.running
         urls = {"gateway": running["internal_url"], "frontend": running["frontend_url"], **running["worker_urls"]}
-        text = httpx.get(f"{urls[process]}/metrics", timeout=10).text
+        text = httpx.get(f"{urls[process]}/metrics", timeout=30).text
         return sum(
             sample.value
             for family in text_string_to_metric_families(text)

@@ -2,13 +2,15 @@
  *
  *   load closed  HOST:PORT PATH KEY CONNECTIONS WARM_S SECONDS
  *   load open    HOST:PORT PATH KEY CONNECTIONS WARM_S SECONDS RATE
- *   load streams HOST:PORT PATH KEY CONNECTIONS WARM_S SECONDS EVENTS_A_SECOND EVENTS_A_STREAM
+ *   load streams HOST:PORT PATH KEY CONNECTIONS WARM_S SECONDS EVENTS_A_SECOND EVENTS_A_STREAM SPREAD
  *   load idle    HOST:PORT PATH KEY CONNECTIONS
  *
  * closed   every connection sends its next request when its answer is complete: the rate is what the target bears.
  * open     request i is due at i / RATE, whatever became of the others; it waits for a free connection, and that counts.
  * streams  as open; CONNECTIONS streams are open at once, together with so many events a second. The warm-up opens them;
- *          then a new one is due each EVENTS_A_STREAM / EVENTS_A_SECOND.
+ *          then a new one is due each EVENTS_A_STREAM / EVENTS_A_SECOND. That time and the one between two events of a stream
+ *          divide each other, so that most streams' events fall due together, and with the next stream's first. With
+ *          SPREAD 1 each stream is due at a place of its own within its interval, and events fall anywhere.
  * idle     opens CONNECTIONS streams, prints a line when each has had its first event, and keeps them until its input
  *          ends.
  *
@@ -44,7 +46,7 @@ enum { LATENCY, FIRST, GAP, DELAY };
 static const char *const names[] = {"latency", "first_event", "gap", "delay"};
 
 static enum mode mode;
-static int epoll, connections, events_a_stream = 1, first_events;
+static int epoll, connections, events_a_stream = 1, first_events, spread;
 static const char *path, *key;
 static struct sockaddr_in target;
 static Connection *all;
@@ -225,6 +227,9 @@ static void readable(Connection *c) {
 /* Of a stream that is met at a random place of its life, what is left. */
 static int rest_of_a_life(int number) { return 1 + (int)((number * 2654435761u) % (unsigned)events_a_stream); }
 
+/* 0 to 1, of the interval of stream `number`: as even as so few numbers can be. */
+static double place_of(long number) { return (uint32_t)(number * 2654435761u) / 4294967296.0; }
+
 static void print_histograms(void) {
     for (int which = 0; which < 4; which++) {
         printf(",\"%s\":[", names[which]);
@@ -264,7 +269,7 @@ static int keep(void) {
 
 int main(int count, char **arguments) {
     static const char *const modes[] = {"closed", "open", "streams", "idle"};
-    int wanted[] = {8, 9, 10, 6};
+    int wanted[] = {8, 9, 11, 6};
     for (mode = CLOSED; mode <= KEEP && (count < 2 || strcmp(arguments[1], modes[mode]) != 0); mode++) continue;
     if (mode > KEEP || count != wanted[mode]) {
         fprintf(stderr, "usage: load closed|open|streams|idle HOST:PORT PATH KEY CONNECTIONS ... (see load.c)\n");
@@ -293,6 +298,7 @@ int main(int count, char **arguments) {
     if (mode == STREAMS) {
         double events_a_second = atof(arguments[8]);
         events_a_stream = atoi(arguments[9]);
+        spread = atoi(arguments[10]);
         gap_ns = (int64_t)(1e9 * connections / events_a_second);
         rate = events_a_second / events_a_stream;
     }
@@ -301,7 +307,9 @@ int main(int count, char **arguments) {
     ends = warm_until + (int64_t)(seconds * 1e9);
     int opened = 0;
     double step_ns = rate > 0 ? 1e9 / rate : 0, ramp_ns = mode == STREAMS ? (warm_s - SETTLE_S) * 1e9 : 0;
-    double next_due = (double)began + ramp_ns + (mode == STREAMS ? step_ns : 0);
+    double first_due = (double)began + ramp_ns + (mode == STREAMS ? step_ns : 0), next_due = first_due;
+    long begun = 0;
+    if (spread) next_due += place_of(0) * step_ns;
     struct epoll_event ready[BATCH];
     for (;;) {
         int64_t now = now_ns();
@@ -310,14 +318,15 @@ int main(int count, char **arguments) {
         /* The streams that are open from the start come one by one, the last SETTLE_S before the measured time. Then each
          * is at a random place of its life, and new ones begin to come. */
         while (mode == STREAMS && opened < connections && free_count > 0 &&
-               now >= began + (int64_t)(ramp_ns * opened / connections)) {
+               now >= began + (int64_t)(ramp_ns * (opened + (spread ? place_of(opened) : 0)) / connections)) {
             int until_all_are = (int)((began + ramp_ns - now) / gap_ns);
             ask(&all[free_list[--free_count]], now, rest_of_a_life(opened++) + (until_all_are > 0 ? until_all_are : 0));
         }
         long waiting = 0;
         while (mode != CLOSED && next_due <= now && free_count > 0) {
             ask(&all[free_list[--free_count]], (int64_t)next_due, events_a_stream);
-            next_due += step_ns;
+            begun++;
+            next_due = first_due + (begun + (spread ? place_of(begun) : 0)) * step_ns;
         }
         if (mode != CLOSED && next_due <= now) waiting = (long)((now - next_due) / step_ns) + 1;
         if (waiting > most_waiting) most_waiting = waiting;

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,6 +40,11 @@ class Result:
     def passed(self) -> bool:
         return not self.problems
 
+    @property
+    def wrong_by_openrouters_count(self) -> bool:
+        """Any wrong call makes a request wrong, among those that ended in tool_calls."""
+        return self.finish_reason == "tool_calls" and bool(set(self.counted) - {Verdict.OK, Verdict.DROPPED})
+
 
 @dataclass
 class Run:
@@ -48,10 +53,9 @@ class Run:
     """Group, and why it was not run."""
 
     def rates(self) -> dict[str, Any]:
-        """By request, as OpenRouter counts: any wrong call makes the request wrong, over those that ended in
-        tool_calls."""
+        """By request, as OpenRouter counts."""
         called = [result for result in self.results if result.finish_reason == "tool_calls"]
-        wrong = [result for result in called if set(result.counted) - {Verdict.OK, Verdict.DROPPED}]
+        wrong = [result for result in called if result.wrong_by_openrouters_count]
         return {
             "answers": len(self.results),
             "passed": sum(result.passed for result in self.results),
@@ -69,7 +73,9 @@ async def run_cases(
     headers: dict[str, str],
     concurrency: int,
     steps: tuple[int, ...] = STEPS,
+    done: Callable[[int, int], None] = lambda _cases, _all: None,
 ) -> Run:
+    """`done` hears after each case how many are over, and of how many."""
     run = Run()
     url = base_url.rstrip("/")
     turn = asyncio.Semaphore(concurrency)
@@ -80,7 +86,16 @@ async def run_cases(
         if any(case.canned is not None for case in wanted) and not await endpoint.is_canned():
             wanted = [case for case in wanted if case.canned is None]
             run.not_run["wire"] = "needs an engine of canned text, and this endpoint's is a model"
-        groups = await asyncio.gather(*(endpoint.run(case, turn) for case in wanted))
+        over = 0
+
+        async def one(case: Case) -> list[Result]:
+            nonlocal over
+            results = await endpoint.run(case, turn)
+            over += 1
+            done(over, len(wanted))
+            return results
+
+        groups = await asyncio.gather(*(one(case) for case in wanted))
     run.results = [result for group in groups for result in group]
     return run
 

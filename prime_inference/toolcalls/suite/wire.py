@@ -163,6 +163,11 @@ TEXTS: tuple[tuple[str, str, str, Expected], ...] = (
     ("value-with-call", "19 smg-project/smg#1942", *one("s", call("now"), call("now"))),
     ("value-with-value-end", "19 smg-project/smg#1942", *one("s", "a</arg_value>b", "a</arg_value>b")),
     ("value-ends-with-value-end", "19 smg-project/smg#1942", *one("s", "a</arg_value>", "a</arg_value>")),
+    (
+        "json-string-with-markers",
+        "19 smg-project/smg#1942",
+        *one("o", '{"city": "a</arg_value></tool_call><tool_call>"}', {"city": "a</arg_value></tool_call><tool_call>"}),
+    ),
     ("value-with-think", "19 smg-project/smg#1942", *one("s", "<think>x</think>", "<think>x</think>")),
     ("value-with-half-marker", "19 smg-project/smg#1942", *one("s", "a</arg_val <tool_cal", "a</arg_val <tool_cal")),
     ("white-space", "20 sgl-project/sglang#20543", *one("s", "  \n\t x \n", "  \n\t x \n")),

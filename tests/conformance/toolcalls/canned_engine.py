@@ -2,8 +2,10 @@
 
 The last message of the prompt names what the engine writes: `WIRE=<hex of the text>/<tokens a step>/<finish
 reason>`. So the text, how a stream is cut and how it ends are the caller's, and everything between engine and HTTP
-is the real thing. Each request's structural tag is appended to TAGS_FILE, one JSON line a request, for the tests of
-enforcement.
+is the real thing. Each request's structural tag or grammar and its prompt are appended to TAGS_FILE, one JSON line a
+request, for the tests of enforcement and of what the chat template makes of a request.
+
+A prompt that names nothing is answered as the request's grammar allows (`grammar_writer`), otherwise with a fixed text.
 
 Usage: canned_engine.py MODEL_DIR PORT TOOL_PARSER TAGS_FILE
 """
@@ -13,6 +15,7 @@ import json
 import os
 import re
 import sys
+import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -47,14 +50,17 @@ from prime_inference.engine.tool_settings import REASONING_PARSER, STRUCTURAL_TA
 
 MODEL_NAME = "glm"
 CANNED = re.compile(r"WIRE=([0-9a-f]*)/(\d+)/(\w+)")
+MOST_TOKENS = 1024
+STEP = 2
+"""Tokens at a time, of what the grammar allowed."""
 ENDPOINT_SETTLE_S = 0.5
 """The endpoint must be listening before the model is registered, and nothing reports that it is."""
 
 
-def canned(prompt: str) -> tuple[str, int, str]:
+def canned(prompt: str) -> tuple[str, int, str] | None:
     found = CANNED.findall(prompt)
     if not found:
-        return "no canned text in this prompt", 0, "stop"
+        return None
     text, step, finish = found[-1]
     return bytes.fromhex(text).decode(), int(step), finish
 
@@ -67,12 +73,30 @@ def append(path: str, line: str) -> None:
 async def serve(model: str, port: int, tool_parser: str, tags_file: str) -> None:
     tokenizer = Tokenizer.from_file(f"{model}/tokenizer.json")
 
+    writers: list[Any] = []
+
+    def written(guided: dict[str, Any], request: dict[str, Any]) -> tuple[list[int], int, str]:
+        if not (guided.get("grammar") or guided.get("structural_tag")):
+            return tokenizer.encode("no canned text in this prompt", add_special_tokens=False).ids, 0, "stop"
+        if not writers:
+            from grammar_writer import GrammarWriter  # beside this script; it imports torch
+
+            writers.append(GrammarWriter(model))
+        most = (request.get("stop_conditions") or {}).get("max_tokens") or MOST_TOKENS
+        seed = zlib.crc32(json.dumps([request["token_ids"], guided]).encode())
+        tokens, finish = writers[0].write(guided, seed, most)
+        return tokens, STEP, finish
+
     async def generate(request: dict[str, Any], context: Any = None) -> AsyncIterator[dict[str, Any]]:
         prompt = tokenizer.decode(request["token_ids"], skip_special_tokens=False)
-        text, step, finish = canned(prompt)
+        said = canned(prompt)
         guided = (request.get("sampling_options") or {}).get("guided_decoding") or {}
-        append(tags_file, json.dumps(guided))
-        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        append(tags_file, json.dumps({**guided, "prompt": prompt}))
+        if said is None:
+            ids, step, finish = written(guided, request)
+        else:
+            text, step, finish = said
+            ids = tokenizer.encode(text, add_special_tokens=False).ids
         step = step or max(len(ids), 1)
         for start in range(0, len(ids), step):
             yield {"token_ids": ids[start : start + step]}

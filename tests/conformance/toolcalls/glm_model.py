@@ -21,9 +21,19 @@ GLM_MARKERS = (
     "</arg_value>",
 )
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-CHAT_TEMPLATE = (
+CHAT_TEMPLATE = (  # as GLM's do it: a past call's arguments are an object, and other roles are left out
     "{% if tools %}# Tools\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}"
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% for message in messages %}"
+    "{% if message.role in ('system', 'user') %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% elif message.role == 'assistant' %}<|im_start|>assistant\n{{ message.content or '' }}"
+    "{% for call in message.tool_calls or [] %}<tool_call>{{ call.function.name }}"
+    "{% for key, value in call.function.arguments.items() %}<arg_key>{{ key }}</arg_key>"
+    "<arg_value>{{ value | tojson if value is not string else value }}</arg_value>{% endfor %}"
+    "</tool_call>{% endfor %}<|im_end|>\n"
+    "{% elif message.role == 'tool' %}"
+    "{% if message.content is string %}<tool_response>{{ message.content }}</tool_response>"
+    "{% else %}{% for part in message.content %}<tool_response>{{ part }}</tool_response>{% endfor %}{% endif %}"
+    "{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n"
     "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% else %}<think>{% endif %}{% endif %}"
 )

@@ -104,3 +104,17 @@ async def test_the_engine_gets_the_thinking_in_the_grammar_and_a_format_behind_i
     assert not takes(grammar, '{"unit": "C"}')
     assert not takes(grammar, 'hm</think>{"unit": "K"}')
     assert "grammar" not in await grammar_for(response_format=wanted, **closed)
+    for fields, before in (({}, "hm</think>"), (closed, "")):
+        both = await grammar_for(response_format=wanted, tools=tools, **fields)
+        grammar = xgrammar.Grammar.from_ebnf(both["grammar"])
+        for text, right in (
+            ('{"unit": "C"}', True),
+            (CALL, True),
+            (f"{CALL}{CALL}", True),
+            ('{"unit": "K"}', False),
+            (f'{{"unit": "C"}}{CALL}', False),
+            ("none", False),
+        ):
+            assert takes(grammar, before + text) is right, text
+        must = await grammar_for(response_format=wanted, tools=tools, tool_choice="required", **fields)
+        assert not takes(xgrammar.Grammar.from_ebnf(must["grammar"]), before + '{"unit": "C"}')

@@ -5,7 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from prime_inference.toolcalls.suite.cases import function
+from prime_inference.toolcalls.declared import declare
+from prime_inference.toolcalls.glm import encode
+from prime_inference.toolcalls.strict_json import spell
+from prime_inference.toolcalls.suite.cases import Case, Expected, canned_messages, function
+from prime_inference.toolcalls.suite.generate import generate
 from prime_inference.toolcalls.suite.run import STEPS, run_cases
 from prime_inference.toolcalls.suite.wire import CUT, TEXTS, THOUGHT, wire_cases
 from tests.conformance.toolcalls.conftest import Door, Frontend
@@ -42,7 +46,7 @@ async def test_the_engine_gets_the_grammar_in_the_very_configuration_that_leaves
     await run_cases(door.url, "glm", cases, door.headers, concurrency=1)
     guided = [json.loads(line) for line in raw_frontend.tags_file.read_text().splitlines()[before + 1 :]]
     assert len(guided) == 1 + len(STEPS)
-    assert {tuple(one) for one in guided} == {("grammar",)}
+    assert {tuple(one) for one in guided} == {("grammar", "prompt")}
     import xgrammar
     from xgrammar.testing import _is_grammar_accept_string as takes
 
@@ -71,6 +75,19 @@ async def test_the_engine_may_not_pad_a_raw_value_and_may_write_either_form(door
         for between in ("", "\n"):
             pair = f"{between}<arg_key>unit</arg_key>{between}<arg_value>{value}</arg_value>{between}"
             assert takes(grammar, f"{THOUGHT}<tool_call>set{pair}</tool_call>") is right
+
+
+@in_session_loop
+async def test_a_request_with_128_tools_is_enforced_and_its_last_tool_called(door: Door) -> None:
+    samples = list(generate(32, seed=8))
+    tools = tuple(function(f"tool_{n}", samples[n % 32].parameters) for n in range(128))
+    tool = declare(tools).tools["tool_127"]
+    arguments = samples[127 % 32].right[0]
+    text = THOUGHT + encode("tool_127", arguments, tool)
+    expected = Expected((("tool_127", spell(arguments)),))
+    case = Case("many", "wire", "", tools, canned_messages(text, 0, "stop"), expected=expected, canned=text)
+    run = await run_cases(door.url, "glm", [case], door.headers, concurrency=1, steps=(3,))
+    assert [result.problems for result in run.results] == [(), ()]
 
 
 @in_session_loop

@@ -90,8 +90,9 @@ def test_back_to_back_load_counts_whole_answers(upstream: int) -> None:
     assert from_pairs(told["latency"]).total() == told["ok"]
 
 
-def test_streams_are_counted_by_their_events(upstream: int) -> None:
-    told = load("streams", upstream, 20, 0.5, 1.0, 400, 20)
+@pytest.mark.parametrize("spread", [0, 1])
+def test_streams_are_counted_by_their_events(upstream: int, spread: int) -> None:
+    told = load("streams", upstream, 20, 0.5, 1.0, 400, 20, spread)
     assert 200 <= told["events"] <= 500
     assert told["failed"] == 0
     assert from_pairs(told["delay"]).total() == told["events"]

@@ -9,6 +9,7 @@ from benchmarks.gateway import open_loop
 from benchmarks.gateway.histogram import packed
 from benchmarks.gateway.open_loop import OpenLoop, OpenPlan
 from benchmarks.gateway.points import Length, Limits
+from benchmarks.gateway.report import spread_line
 from benchmarks.gateway.saturation import NEAR, SOON_MS, Bracket, What
 from benchmarks.gateway.summary import summarise
 from benchmarks.gateway.targets import Target
@@ -57,6 +58,7 @@ def test_each_saturation_is_found_and_latencies_are_taken_at_the_gateways(monkey
         taken = {each["target"]: each["rate"] for each in points if each["what"] == what and each["kind"] == "latency"}
         assert taken["relay"] == taken["gateway"] == pytest.approx(0.7 * found["gateway"], abs=0.1)
         assert taken["litellm"] == pytest.approx(0.7 * found["litellm"], abs=0.1)
+    loop.spread(found["gateway"])
     loop.soon(found["gateway"])
     memory = [{"target": name, "streams": 1, "left_open": 0, "before_bytes": 1, "during_bytes": 2} for name in names]
     opened = summarise({"memory": memory, "unary": [], "search": [], "streams": [], "open": points})["open"]
@@ -64,5 +66,8 @@ def test_each_saturation_is_found_and_latencies_are_taken_at_the_gateways(monkey
     assert opened["gateway"]["streams"]["added_itl_p99_ms"] == 0.0
     assert opened["relay"]["streams"]["events_at"] == opened["gateway"]["streams"]["events_at"]
     assert BEGINS_SOON_UP_TO / NEAR <= opened["gateway"]["streams"]["soon_events_per_s"] <= BEGINS_SOON_UP_TO
+    assert opened["gateway"]["streams"]["spread_events_at"] == opened["gateway"]["streams"]["events_at"]
+    assert opened["gateway"]["streams"]["spread_added_itl_p99_ms"] == 0.0
+    assert "within their interval, at" in spread_line(opened["gateway"]["streams"])
     assert "soon_events_per_s" not in opened["relay"]["streams"]
     assert opened["gateway"]["streams"]["added_ttft_p99_ms"] > SOON_MS, "at 70 % of 1,500 it does not begin soon"

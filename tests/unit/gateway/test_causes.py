@@ -30,7 +30,7 @@ def test_what_a_client_sees_when_every_attempt_failed(causes: list[Cause], statu
 @pytest.mark.parametrize(
     ("status", "cause"),
     [(529, Cause.BUSY), (429, Cause.BUSY), (503, Cause.UNAVAILABLE), (404, Cause.UNAVAILABLE), (500, Cause.SERVER_ERROR),
-     (502, Cause.SERVER_ERROR), (400, None), (413, None), (422, None)],
+     (502, Cause.SERVER_ERROR), (400, None), (413, None), (422, None), (501, None)],
 )  # fmt: skip
 def test_which_upstream_statuses_another_attempt_may_cure(status: int, cause: Cause | None) -> None:
     assert cause_of_status(status) is cause

@@ -189,6 +189,7 @@ def test_what_responses_cannot_be_carried_over_is_refused_with_its_place(fields:
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ({"tool_choice": {"type": "perhaps"}}, "tool_choice"),
         ({"tool_choice": "auto"}, "tool_choice"),
+        ({"tool_choice": {"type": ["auto"]}}, "tool_choice"),
         ({"system": [{"type": "text"}]}, "system[0].text"),
     ],
 )

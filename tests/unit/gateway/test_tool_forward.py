@@ -2,9 +2,8 @@
 
 import pytest
 
-from gateway.toolcalls.forward import check_format, format_tag, forwarded, thinking_open, with_format
+from gateway.toolcalls.forward import asks_for_a_format, format_tag, forwarded, thinking_open, with_format
 from prime_inference.toolcalls.choice import read_choice
-from prime_inference.toolcalls.errors import ToolError
 
 TOOL = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object"}}}
 FIELDS = {"model": "m", "messages": [], "tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
@@ -24,15 +23,16 @@ def test_none_stays_none() -> None:
 
 
 @pytest.mark.parametrize("name", ["response_format", "guided_json", "guided_grammar", "structured_outputs"])
-def test_another_grammar_beside_callable_tools_is_refused_by_name(name: str) -> None:
+def test_only_one_grammar_leaves_with_a_request(name: str) -> None:
     fields = {**FIELDS, name: {"type": "json_object"}}
-    with pytest.raises(ToolError, match=name):
-        check_format(fields, read_choice("auto", TOOLS))
-    assert check_format(fields, read_choice("none", TOOLS)) == name
+    assert asks_for_a_format(fields) == name
+    left = forwarded(fields, read_choice("auto", TOOLS), "root ::= x")
+    assert left["guided_grammar"] == "root ::= x"
+    assert name == "guided_grammar" or name not in left
 
 
 def test_text_is_no_format() -> None:
-    assert check_format({**FIELDS, "response_format": {"type": "text"}}, read_choice("auto", TOOLS)) is None
+    assert asks_for_a_format({**FIELDS, "response_format": {"type": "text"}}) is None
 
 
 def test_a_format_under_none_takes_the_grammars_place() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from prime_inference.health.agent import Agent
+from prime_inference.health.checks import FABRIC_JOINS_WITHIN_S
 from prime_inference.health.deadline import Ending, Probe
 from prime_inference.health.faults import Change, State
 from prime_inference.health.page import metrics_of
@@ -133,6 +134,26 @@ def test_a_fabric_that_is_still_starting_is_unknown() -> None:
     agent = agent_of(node)
     assert rounds(agent, node, 3) == []
     assert agent.view().fabric_ok is None
+    assert rounds(agent, node, 300) == [], "it was never in a domain"
+
+
+def test_a_gpu_that_does_not_come_back_into_its_domain_fails_its_node_alone(tmp_path: Path) -> None:
+    node = Node((gpu(0, fabric=fabric()),))
+    rounds(agent_of(node, state_file=tmp_path / "state.json"), node)
+    # A reboot, after which the driver never ends joining.
+    node.boot = "boot-2"
+    node.gpu_list = (gpu(0, fabric=fabric(state=2, status=0, summary=0)),)
+    agent = agent_of(node, state_file=tmp_path / "state.json")
+    began = node.at
+    while agent.state() is not State.FAILED:
+        rounds(agent, node)
+        assert node.at - began < 2 * FABRIC_JOINS_WITHIN_S
+    assert node.at - began > FABRIC_JOINS_WITHIN_S
+    assert [fault.check for fault in agent.faults.open.values()] == [Check.FABRIC_JOIN]
+    assert agent.view().fabric_ok is None, "its peers serve on"
+    node.gpu_list = (gpu(0, fabric=fabric()),)
+    rounds(agent, node, 100)
+    assert agent.state() is State.HEALTHY
 
 
 def test_the_same_xid_a_hundred_thousand_times_is_one_fault_that_outlives_silence() -> None:

@@ -5,10 +5,11 @@ import socket
 from pathlib import Path
 
 import pytest
+import yaml
 
 from prime_inference.local import memory
 from prime_inference.local.backoff import LONGEST_PAUSE_S, STEADY_AFTER_S, ends_after, pause_s
-from prime_inference.local.credentials import gateway_secret, write_running
+from prime_inference.local.credentials import gateway_secret, write_frontend, write_running
 from prime_inference.local.errors import UpError
 from prime_inference.local.instances import Instances, instances_in
 from prime_inference.local.model import describe, find_model
@@ -102,6 +103,16 @@ def test_key_and_secret_are_kept_and_an_empty_file_is_made_anew(tmp_path: Path) 
         assert len(secret) > 20
         assert gateway_secret(state) == secret
         assert state.secret_file.stat().st_mode & 0o077 == 0
+
+
+def test_a_new_frontend_changes_our_deployment_and_leaves_others_alone(tmp_path: Path) -> None:
+    state = StateDir(tmp_path)
+    others = {"name": "burst", "frontends": ["http://elsewhere:8000"]}
+    ours = {"name": "local", "frontends": ["http://127.0.0.1:1"]}
+    state.fleet_file.write_text(yaml.safe_dump({"deployments": [ours, others]}))
+    write_frontend(state, 2)
+    written = yaml.safe_load(state.fleet_file.read_text())["deployments"]
+    assert written == [{"name": "local", "frontends": ["http://127.0.0.1:2"]}, others]
 
 
 def test_a_state_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:

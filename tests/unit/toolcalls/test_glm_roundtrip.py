@@ -143,6 +143,38 @@ def test_a_value_ends_only_where_a_key_or_the_end_of_the_call_follows() -> None:
         encode("w", {"text": "a</arg_value> <arg_key>b"}, tool)
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.lists(texts, min_size=1, max_size=3), texts, st.booleans(), st.lists(st.integers(0, 200), max_size=12))
+def test_a_marker_inside_a_json_string_is_data_although_nothing_escapes_it(
+    strings: list[str], key: str, whole: bool, cuts: list[int]
+) -> None:
+    values = {"list": json.dumps(strings, ensure_ascii=False), "object": json.dumps({key: strings[0]})}
+    pairs = "".join(f"<arg_key>{name}</arg_key><arg_value>{value}</arg_value>" for name, value in values.items())
+    (call, *after) = decoded(f"<tool_call>w{pairs}</tool_call>done", {"w": tool_named("w")}, [] if whole else cuts)
+    assert isinstance(call, Call)
+    assert parse(call.arguments) == {"list": strings, "object": {key: strings[0]}}
+    assert after == [Text("done")]
+
+
+@given(st.lists(st.integers(0, 200), max_size=12))
+def test_what_is_no_json_ends_where_it_first_could_have(cuts: list[int]) -> None:
+    text = "".join(
+        f'<tool_call>w<arg_key>list</arg_key><arg_value>["a{n}]</arg_value><arg_key>number</arg_key>'
+        f"<arg_value>{n}</arg_value></tool_call>"
+        for n in range(2)
+    )
+    wanted: list[Event] = [Call("w", json.dumps({"list": f'["a{n}]', "number": n})) for n in range(2)]
+    assert decoded(f"{text}\n", {"w": tool_named("w")}, cuts) == wanted
+
+
+def test_a_json_string_that_the_budget_cut_takes_no_call_for_its_own() -> None:
+    decoder = Decoder({"w": tool_named("w")})
+    assert decoder.feed('<tool_call>w<arg_key>list</arg_key><arg_value>["a</arg_value></tool_call> b') == []
+    (cut,) = decoder.finish(natural=False)
+    assert isinstance(cut, Broken)
+    assert cut.unfinished
+
+
 def test_what_breaks_the_form_is_broken_and_what_follows_is_still_read() -> None:
     text = "<tool_call>w<arg_key>a</arg_key>oops<arg_value>1</arg_value></tool_call>and<tool_call>w</tool_call>"
     body = "<arg_key>a</arg_key>oops<arg_value>1</arg_value>"

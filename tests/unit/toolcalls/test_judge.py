@@ -45,6 +45,14 @@ def test_an_undeclared_name_is_its_own_verdict() -> None:
     assert verdict(CITY, '{"city": "x"}', "u") is Verdict.UNKNOWN_NAME
 
 
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "1" * 390])
+def test_a_number_too_large_to_divide_is_a_mismatch(number: str) -> None:
+    tools = declare(
+        [function("t", {"type": "object", "properties": {"a": {"type": "number", "multipleOf": 0.1}}})]
+    ).tools
+    assert judge("t", f'{{"a": {number}}}', tools).verdict is Verdict.SCHEMA_MISMATCH
+
+
 def test_huge_numbers_are_json() -> None:
     number = {"type": "object", "properties": {"n": {"type": "number"}}}
     assert verdict(number, '{"n": 1e400}') is Verdict.OK
@@ -143,6 +151,7 @@ def test_an_unsupported_tool_is_refused_by_name_and_place_or_kept_by_name_only()
         "x",
         ["x"],
         [{"type": "retrieval"}],
+        [{"type": ["function"]}],
         [{"type": "function"}],
         [{"type": "function", "function": {}}],
         [function("a b ", CITY)],
@@ -172,6 +181,11 @@ def declared_two() -> Declared:
             Mode.REQUIRED,
             ("a",),
         ),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [function("b", None)] * 2}},
+            Mode.AUTO,
+            ("b",),
+        ),
     ],
 )
 def test_a_tool_choice_is_read(given: Any, mode: Mode, allowed: tuple[str, ...]) -> None:
@@ -179,7 +193,20 @@ def test_a_tool_choice_is_read(given: Any, mode: Mode, allowed: tuple[str, ...])
     assert (choice.mode, choice.allowed) == (mode, allowed)
 
 
-@pytest.mark.parametrize("bad", ["any", 5, {"type": "function", "function": {"name": "c"}}, {"type": "x"}, {}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *("any", 5, {}, {"type": "x"}, {"type": ["function"]}, {"type": "function", "name": "a"}),
+        {"type": "function", "function": {"name": "c"}},
+        {"type": "function", "function": {"name": ["a"]}},
+        {"type": "custom", "custom": {"name": "a"}},
+        *(
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": one}}
+            for one in (5, [], ["a"], [5], {})
+        ),
+        {"type": "allowed_tools", "allowed_tools": {"mode": ["auto"], "tools": [function("b", None)]}},
+    ],
+)
 def test_a_choice_that_cannot_be_kept_is_refused(bad: Any) -> None:
     with pytest.raises(BadToolChoice):
         read_choice(bad, declared_two().tools)
@@ -204,6 +231,9 @@ def test_a_tag_says_what_the_choice_says() -> None:
     assert "<tool_call>" in tag("none")["excludes"]
     assert tag({"type": "function", "function": {"name": "b"}})["begin"] == "<tool_call>b"
     assert tag("auto", thinking=Thinking.IN_TAG)["elements"][0]["end"] == "</think>"
+    form = {"type": "json_schema", "json_schema": {"type": "object"}}
+    assert tag("auto", text=form) == {"type": "or", "elements": [form, tag("required")]}
+    assert tag("required", text=form) == tag("required")
 
 
 def test_strict_false_frees_the_arguments_and_keeps_the_name() -> None:

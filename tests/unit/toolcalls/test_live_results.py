@@ -1,4 +1,4 @@
-"""The live run's summary follows from its samples, and what the page quotes from the summary."""
+"""The live run's summary follows from its samples."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,6 @@ from benchmarks.toolcalls.live_cases import live_cases
 from benchmarks.toolcalls.live_summary import summarise
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "toolcalls.md").read_text()
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*-toolcalls-live/live.json"))
 
 
@@ -35,18 +34,10 @@ def test_the_summary_and_every_verdict_follow_from_the_raw_samples(path: Path) -
         assert cases[sample["case"]].family == sample["family"]
 
 
-def test_the_page_quotes_the_newest_result() -> None:
+def test_the_newest_run_is_of_five_hundred_calls_and_without_an_error() -> None:
     result = load(RESULTS[-1])
     enforced, free = result["summary"]["enforced"], result["summary"]["unenforced"]
-    assert f"`{RESULTS[-1].parent.name}`" in PAGE
-    cut = "cut_by_the_token_budget"
-    for said in (
-        f"| valid calls | {enforced['valid']} of {enforced['requests']} | {free['valid']} of {free['requests']} |",
-        f"| cut by the budget of {MAX_TOKENS} tokens | {enforced[cut]} | {free[cut]} |",
-        f"| errors of those not cut | {enforced['errors']} ({enforced['errors_of_those_not_cut_percent']} %) "
-        f"| {free['errors']} ({free['errors_of_those_not_cut_percent']} %) |",
-    ):
-        assert said in PAGE, said
     assert result["settings"]["max_tokens"] == MAX_TOKENS
-    assert enforced["errors"] == 0
     assert enforced["requests"] >= 500
+    assert enforced["errors"] == 0
+    assert free["errors"] > 0

@@ -174,6 +174,7 @@ def test_dependent_keys_and_a_condition_on_an_enum_become_alternatives() -> None
         ({"type": "array", "contains": {"const": 1}}, "contains"),
         ({"type": "string", "not": {"minLength": 3}}, "not"),
         ({"type": "number", "multipleOf": 0.1}, "multipleOf"),
+        ({"type": "integer", "multipleOf": 1e-320}, "multipleOf"),
         ({"type": "string", "pattern": "(?=x)y"}, "pattern"),
         ({"type": "string", "format": "regex"}, "format"),
         ({"type": "integer", "maximum": 2**60}, "maximum"),
@@ -234,6 +235,27 @@ def test_arguments_that_are_no_object_are_refused() -> None:
 
 def test_a_required_key_that_is_not_declared_is_declared() -> None:
     assert prop({"type": "object", "properties": {"x": {}}, "required": ["y"]})["properties"] == {"x": {}, "y": {}}
+
+
+ENDS_A_VALUE = ["x</arg_value><arg_key>", "</arg_value></tool_call>", "</arg_value>\n </tool_call>y"]
+
+
+@pytest.mark.parametrize("bad", [*ENDS_A_VALUE, {"a": ENDS_A_VALUE[2]}, [ENDS_A_VALUE[0]]])
+def test_a_value_that_a_reader_would_take_for_its_end_is_not_offered(bad: Any) -> None:
+    result = of(a={"enum": [bad, "y</arg_value> z"]})
+    assert result.schema["properties"]["a"] == {"enum": ["y</arg_value> z"]}
+    assert [finding.effect for finding in result.findings] == [Effect.NARROWER]
+    with pytest.raises(Unreadable, match="no arguments could satisfy"):
+        normalise({"type": "object", "properties": {"a": {"const": bad}}, "required": ["a"]})
+
+
+def test_a_key_that_holds_the_end_of_a_key_is_not_offered() -> None:
+    result = of(**{"a</arg_key>b": {}, "c": {}})
+    assert list(result.schema["properties"]) == ["c"]
+    inside = {"type": "object", "properties": {"a</arg_key>b": {}}}
+    assert of(a=inside).schema["properties"]["a"] == inside, "inside JSON a key is a string like any other"
+    with pytest.raises(Unreadable, match="no arguments could satisfy"):
+        normalise({"type": "object", "properties": {"a</arg_key>b": {}}, "required": ["a</arg_key>b"]})
 
 
 def test_a_required_property_that_nothing_fits_is_named() -> None:

@@ -97,13 +97,16 @@ def test_an_endpoint_that_keeps_the_contract_passes(endpoint: Callable[[Answerer
     assert rates["answers"] == rates["passed"] == 2 * len(list(suite_cases(Suite.CHOICE, 1)))
     assert rates["verdicts"] == {"Ok": rates["ended_in_tool_calls"]}
     assert "<h1>Tool calls</h1>" in page.read_text()
+    assert f"{rates['answers']} of {rates['answers']} answers are as they should be" in page.read_text()
+    assert "Not as they should be" not in page.read_text()
 
 
 def test_an_endpoint_that_breaks_it_fails_and_the_report_says_where(
     endpoint: Callable[[Answerer], str], tmp_path: Path
 ) -> None:
-    report = tmp_path / "r.json"
-    code, output = run("--base-url", endpoint(careless), "--suite", "choice", "--json", str(report))
+    report, page = tmp_path / "r.json", tmp_path / "r.html"
+    url = endpoint(careless)
+    code, output = run("--base-url", url, "--suite", "choice", "--json", str(report), "--html", str(page))
     assert code == FAILED
     results = {(one["id"], one["way"]): one for one in json.loads(report.read_text())["results"]}
     assert all(not one["passed"] for one in results.values())
@@ -111,6 +114,12 @@ def test_an_endpoint_that_breaks_it_fails_and_the_report_says_where(
     assert "fault: choice_ignored" in results["choice.named", "streamed"]["problems"]
     assert results["choice.strict", "whole"]["verdicts"] == ["SchemaMismatch"]
     assert "choice.strict" in output
+    rates = json.loads(report.read_text())["rates"]
+    before_the_rest = page.read_text().partition("<details>")[0]
+    assert f"Not as they should be: {rates['answers']}" in before_the_rest
+    assert "<code>choice.strict</code>" in before_the_rest
+    number, of = rates["verdicts"]["SchemaMismatch"], sum(rates["verdicts"].values())
+    assert f"SchemaMismatch {number} ({100 * number / of:.1f} %)" in output
 
 
 def test_the_wire_suite_is_not_run_against_a_model(endpoint: Callable[[Answerer], str]) -> None:
