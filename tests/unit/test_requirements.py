@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[2]
 PATCHES = ["3.11.0", "3.11.2", "3.11.14"]
 """Debian 12 has 3.11.2, and some packages need a backport before 3.11.3."""
 LEFT_OUT = {
-    "aisimulate", "cufile-python", "cupy-cuda13x", "llama-cpp-python", "llm", "pytest", "torchaudio", "torchcodec", "torchvision",
+    "aisimulate", "cufile-python", "cupy-cuda13x", "llama-cpp-python", "llm", "pytest", "torchaudio", "torchcodec",
+    "torchvision",
 }  # fmt: skip
 """ADR 0002 and the comments in the files say why."""
 
