@@ -1,6 +1,7 @@
 """What the walk over the tier's paths under load says follows from its samples, and nothing hung."""
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -83,6 +84,13 @@ def test_the_summary_follows_from_the_samples(name: str) -> None:
     assert told["summary"] == json.loads(json.dumps(summarise(told["samples"])))
 
 
+def least_equal(cold: dict[str, Any], answers: int) -> float:
+    """The share of pairs with one text that so many answers have in 99 of 100 runs if they are as the cold ones: all, where
+    cold ones were all alike."""
+    share: float = cold["equal"] / cold["pairs"]
+    return share - 2.33 * math.sqrt(share * (1 - share) / answers)
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_nothing_hung_and_every_path_was_met_by_all_its_prompts(name: str) -> None:
     told = result(name)
@@ -92,7 +100,7 @@ def test_nothing_hung_and_every_path_was_met_by_all_its_prompts(name: str) -> No
         asked = told["summary"]["ways"][way]
         assert asked["answered"] == asked["asked"] > 0, way
         assert asked["needles"] == asked["answered"], way
-        assert asked["equal"] == asked["pairs"] > 0, way
+        assert asked["equal"] / asked["pairs"] >= least_equal(told["summary"]["ways"][Way.COLD], asked["answered"]), way
     for way in (Way.EVICTED, Way.KILLED):
         assert told["summary"]["ways"][way]["caught"] == told["summary"]["ways"][way]["asked"], way
     assert all(row["from_l2"] > 0 for row in told["samples"]["rows"] if row["path"] == Way.L2)
