@@ -27,7 +27,7 @@ def provenance(packages: list[str], sources: list[Path]) -> dict[str, Any]:
     for source in sorted(sources):
         digest.update(source.relative_to(ROOT).as_posix().encode() + b"\0" + source.read_bytes())
     return {
-        "command": " ".join(["python", "-m", *sys.orig_argv[sys.orig_argv.index("-m") + 1 :]]),
+        "command": " ".join(["python", "-m", *sys.orig_argv[sys.orig_argv.index("-m") + 1 :]]).replace(f"{ROOT}/", ""),
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {
             "cpu": cpu_name(),

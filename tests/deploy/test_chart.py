@@ -15,7 +15,6 @@ from tests.deploy.rendered import (
     GOLDENS,
     KUBERNETES,
     PRESETS,
-    SHAPES,
     Object,
     containers,
     has_module,
@@ -27,12 +26,6 @@ from tests.deploy.rendered import (
     rendered_text,
     template,
 )
-
-
-@pytest.fixture(params=SHAPES)
-def preset(request: pytest.FixtureRequest) -> str:
-    needs_on_ci(helm_binary() is not None, "helm")
-    return str(request.param)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -15,7 +15,6 @@ from tests.conftest import needs_on_ci
 from tests.deploy.rendered import (
     CHART,
     PRESETS,
-    SHAPES,
     Object,
     containers,
     has_module,
@@ -33,12 +32,6 @@ MAPS = {"global", "labels", "annotations", "nodeSelector"}
 
 
 REFERRED = (("persistentVolumeClaim", "claimName"), ("secret", "secretName"))
-
-
-@pytest.fixture(params=SHAPES)
-def preset(request: pytest.FixtureRequest) -> str:
-    needs_on_ci(helm_binary() is not None, "helm")
-    return str(request.param)
 
 
 def of(documents: list[Object], kind: str, name: str) -> Object:

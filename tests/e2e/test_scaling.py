@@ -8,7 +8,7 @@ import pytest
 from prime_inference.health.canary import Ending, ending_of
 from prime_inference.health.canary_client import ask, pairs
 from tests.local.test_changes import told
-from tests.support.load import load
+from tests.support.load import Load, load
 from tests.support.stack import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -27,6 +27,13 @@ def canary_of_every_pair(stack: Stack) -> list[Ending]:
     return [ending_of(pair, answer, answers[0][1].text) for pair, answer in answers]
 
 
+async def two_more_answers(running: Load) -> None:
+    alone = running.whole
+    async with asyncio.timeout(ANSWERED_WITHIN_S):
+        while running.whole < alone + 2:
+            await asyncio.sleep(0.1)
+
+
 async def test_a_second_decode_worker_comes_takes_requests_and_leaves_without_a_failed_one(real_stack: Stack) -> None:
     before = set(real_stack.running["worker_urls"])
     async with load(real_stack.url, real_stack.key, real_stack.model, clients=2, tokens=16) as running:
@@ -39,10 +46,7 @@ async def test_a_second_decode_worker_comes_takes_requests_and_leaves_without_a_
         endings = await asyncio.to_thread(canary_of_every_pair, real_stack)
         assert endings == [Ending.RIGHT] * 2, "the new one's tokens are the former's"
         assert await told(real_stack, "scale", "--decode", "1") == "1 prefill, 1 decode"
-        alone = running.whole
-        async with asyncio.timeout(ANSWERED_WITHIN_S):
-            while running.whole < alone + 2:
-                await asyncio.sleep(0.1)
+        await two_more_answers(running)
     print(f"{running.whole} whole answers, {len(running.failed)} failed, the longest took {running.longest_s:.1f} s")
     assert running.failed == []
     assert set(real_stack.running["worker_urls"]) == before
@@ -57,10 +61,7 @@ async def test_a_real_worker_is_replaced_by_its_successor_without_a_failed_reque
     async with load(real_stack.url, real_stack.key, real_stack.model, clients=2, tokens=16) as running:
         await asyncio.sleep(1)
         said = await told(real_stack, "restart", pool, within_s=STARTED_WITHIN_S)
-        alone = running.whole
-        async with asyncio.timeout(ANSWERED_WITHIN_S):
-            while running.whole < alone + 2:
-                await asyncio.sleep(0.1)
+        await two_more_answers(running)
     print(f"{said}: {running.whole} whole answers, {running.failed}, the longest took {running.longest_s:.1f} s")
     assert running.failed == []
     assert former.isdisjoint(real_stack.running["worker_urls"])

@@ -55,6 +55,17 @@ def connected() -> tuple[Connection, Transport]:
     return connection, transport
 
 
+async def received(connection: Connection, data: bytes, cuts: list[int]) -> None:
+    """In pieces, the reader let in between some of them."""
+    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    for start, end in itertools.pairwise(edges):
+        connection.data_received(data[start:end])
+        if start % 2:
+            await asyncio.sleep(0)
+    if data is TO_THE_END:
+        connection.connection_lost(None)
+
+
 async def whole(connection: Connection) -> tuple[int, bytes]:
     status, body = await connection.head(), b""
     while data := await connection.read():
@@ -75,13 +86,7 @@ def test_every_cut_gives_the_same_answer(answer: tuple[bytes, bool], cuts: list[
         connection, transport = connected()
         connection.send(b"request")
         reading = asyncio.ensure_future(whole(connection))
-        edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-        for start, end in itertools.pairwise(edges):
-            connection.data_received(data[start:end])
-            if start % 2:
-                await asyncio.sleep(0)
-        if data is TO_THE_END:
-            connection.connection_lost(None)
+        await received(connection, data, cuts)
         assert await reading == (529 if data is BUSY else 200, b"hello")
         assert connection.done() is reusable
         assert not transport.aborted

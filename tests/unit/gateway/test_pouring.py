@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.relay.connection import HELD_BYTES, Broken, Silent
-from tests.unit.gateway.test_connection import CHUNKED, TO_THE_END, connected
+from gateway.relay.connection import HELD_BYTES, Broken, Connection, Silent
+from tests.unit.gateway.test_connection import CHUNKED, TO_THE_END, Transport, connected, received
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
@@ -17,6 +17,14 @@ LAST = b"0\r\n\r\n"
 
 def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def begun() -> tuple[Connection, Transport]:
+    """With an answer's head read."""
+    connection, transport = connected()
+    connection.send(b"request")
+    connection.data_received(HEAD)
+    return connection, transport
 
 
 def taking(into: list[bytes], most: int | None = None) -> Callable[[bytes], bool]:
@@ -55,13 +63,7 @@ def test_reads_and_pours_in_any_order_give_the_body_once_and_in_order(
                     got.append(piece)
 
         reading = asyncio.ensure_future(read_all())
-        edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-        for start, end in itertools.pairwise(edges):
-            connection.data_received(data[start:end])
-            if start % 2:
-                await asyncio.sleep(0)
-        if data is TO_THE_END:
-            connection.connection_lost(None)
+        await received(connection, data, cuts)
         await asyncio.wait_for(reading, 10)
         assert b"".join(got) == b"hello"
         assert connection.done() is (data is CHUNKED)
@@ -71,9 +73,7 @@ def test_reads_and_pours_in_any_order_give_the_body_once_and_in_order(
 
 
 async def test_pieces_are_handed_on_without_the_reader() -> None:
-    connection, _ = connected()
-    connection.send(b"request")
-    connection.data_received(HEAD)
+    connection, _ = begun()
     got: list[bytes] = []
     pouring = asyncio.ensure_future(connection.pour(taking(got)))
     await asyncio.sleep(0)
@@ -86,9 +86,7 @@ async def test_pieces_are_handed_on_without_the_reader() -> None:
 
 
 async def test_who_wants_no_more_gets_the_rest_later() -> None:
-    connection, _ = connected()
-    connection.send(b"request")
-    connection.data_received(HEAD)
+    connection, _ = begun()
     got: list[bytes] = []
     pouring = asyncio.ensure_future(connection.pour(taking(got, 1)))
     await asyncio.sleep(0)
@@ -101,9 +99,7 @@ async def test_who_wants_no_more_gets_the_rest_later() -> None:
 
 
 async def test_one_who_takes_no_more_stops_the_socket() -> None:
-    connection, transport = connected()
-    connection.send(b"request")
-    connection.data_received(HEAD)
+    connection, transport = begun()
     got: list[bytes] = []
     pouring = asyncio.ensure_future(connection.pour(taking(got, 1)))
     await asyncio.sleep(0)
@@ -117,9 +113,7 @@ async def test_one_who_takes_no_more_stops_the_socket() -> None:
 
 @pytest.mark.parametrize("before", [b"", chunk(b"a")])
 async def test_what_came_before_the_connection_broke_is_handed_on(before: bytes) -> None:
-    connection, _ = connected()
-    connection.send(b"request")
-    connection.data_received(HEAD)
+    connection, _ = begun()
     got: list[bytes] = []
     pouring = asyncio.ensure_future(connection.pour(taking(got)))
     await asyncio.sleep(0)
@@ -132,9 +126,7 @@ async def test_what_came_before_the_connection_broke_is_handed_on(before: bytes)
 
 
 async def test_what_the_taker_raises_is_the_readers() -> None:
-    connection, _ = connected()
-    connection.send(b"request")
-    connection.data_received(HEAD)
+    connection, _ = begun()
 
     def take(data: bytes) -> bool:
         raise ValueError(data.decode())
@@ -147,9 +139,7 @@ async def test_what_the_taker_raises_is_the_readers() -> None:
 
 
 async def test_a_pourer_that_is_cancelled_has_lost_nothing() -> None:
-    connection, _ = connected()
-    connection.send(b"request")
-    connection.data_received(HEAD)
+    connection, _ = begun()
     got: list[bytes] = []
     pouring = asyncio.ensure_future(connection.pour(taking(got)))
     await asyncio.sleep(0)
@@ -163,9 +153,7 @@ async def test_a_pourer_that_is_cancelled_has_lost_nothing() -> None:
 
 
 async def test_silence_ends_a_pour_and_each_piece_begins_it_anew() -> None:
-    connection, _ = connected()
-    connection.send(b"request")
-    connection.data_received(HEAD)
+    connection, _ = begun()
     connection.bound_silence(0.1)
     loop = asyncio.get_running_loop()
     got: list[bytes] = []
