@@ -14,6 +14,9 @@ from benchmarks.gateway.saturation import What, after, of_search, of_soon
 BUSY_LIMIT = 0.85
 """Of the load's core: beyond it the load generator measures itself."""
 
+SLOWER_LIMIT = 0.15
+"""Than the run's best, the target's core: beyond it a target is measured at another machine than its neighbours."""
+
 SHARE_OF_SATURATION = 0.7
 MIB = 2**20
 DIRECT, RELAY, LITELLM = "direct", "relay", "litellm"
@@ -68,7 +71,9 @@ def _target(name: str, points: Points) -> dict[str, Number]:
         "added_p50_ms": _added(latency, bare_latency, 0.5),
         "added_p99_ms": _added(latency, bare_latency, 0.99),
         "events_per_s": highest["rate"] if highest else None,
-        "events_bounded_by_load": any(p["void"] for p in search if p["rate"] > (highest["rate"] if highest else 0)),
+        "events_bounded_by_load": any(
+            p["void"] and p["cores"][1] > BUSY_LIMIT for p in search if p["rate"] > (highest["rate"] if highest else 0)
+        ),
         "events_per_cpu_s": _rounded(_ratio(_sum(my_streams, "events"), _sum(my_streams, "cpu_s")), 0),
         "streams_at_events_per_s": my_streams[0]["rate"] if my_streams else None,
         "first_event_samples": sum(first.values()),

@@ -110,13 +110,18 @@ def test_the_control_valkey_and_its_sentinel_start_by_the_rendered_script(tmp_pa
             assert int(facts["down-after-milliseconds"]) == 1000
 
 
-ASK_A_SENTINEL = """\
+VALKEY_CLI = """\
 import os, sys, redis
-host, port = sys.argv[sys.argv.index("-h") + 1], int(sys.argv[sys.argv.index("-p") + 1])
-with redis.Redis(host=host, port=port, password=os.environ["REDISCLI_AUTH"], socket_timeout=2, decode_responses=True) as it:
-    print(*it.execute_command(*sys.argv[sys.argv.index("-t") + 2 :]), sep="\\n")
+options, words = {"-h": "127.0.0.1"}, sys.argv[1:]
+while words[0].startswith("-"):
+    options[words[0]], words = words[1], words[2:]
+password = os.environ["REDISCLI_AUTH"]
+with redis.Redis(host=options["-h"], port=int(options["-p"]), password=password, socket_timeout=2) as it:
+    it.response_callbacks.clear()
+    found = it.execute_command(*words)
+    print(*(each.decode() for each in (found if isinstance(found, list) else [found])), sep="\\n")
 """
-"""What the start script asks valkey-cli, which no package here carries."""
+"""Of valkey-cli, which no package here carries, what the chart's script and probes ask."""
 
 
 @dataclass
@@ -125,25 +130,38 @@ class Pod:
 
     folder: Path
     script: str
+    probes: tuple[str, ...]
     host: str
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "VALKEY_PASSWORD": PASSWORD, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
 
     def start(self) -> None:
         tools = self.folder / "bin"
         tools.mkdir(parents=True, exist_ok=True)
         start = self.folder / "start.sh"
         start.write_text(self.script.replace("/run/sentinel", str(self.folder)).replace("/data", str(self.folder)))
-        asks = f"exec {sys.executable} -c '{ASK_A_SENTINEL}' \"$@\""
+        (self.folder / "valkey_cli.py").write_text(VALKEY_CLI)
+        asks = f'exec {sys.executable} {self.folder / "valkey_cli.py"} "$@"'
         for name, line in (("hostname", f"echo {self.host}"), ("valkey-cli", asks)):
             (tools / name).write_text(f"#!/bin/sh\n{line}\n")
             (tools / name).chmod(0o755)
         (tools / "valkey-server").unlink(missing_ok=True)
         (tools / "valkey-server").symlink_to(server_binary())
-        environment = {**os.environ, "VALKEY_PASSWORD": PASSWORD, "PATH": f"{tools}:{os.environ['PATH']}"}
         for what in ("server", "sentinel"):
             with (self.folder / f"{what}.log").open("ab") as log:
                 command = ["sh", str(start), what]
-                self.processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
+                self.processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=self.environment))
+
+    def ready(self) -> None:
+        """By the rendered readiness probes of both containers."""
+        for probe in self.probes:
+            asked = probe.replace("valkey-cli", f"valkey-cli -h {self.host}")
+            done = subprocess.run(["sh", "-c", asked], env=self.environment, capture_output=True, check=False)
+            if done.returncode:
+                raise redis.ConnectionError(f"not ready: {probe}")
 
     def stop(self) -> None:
         for process in self.processes:
@@ -153,9 +171,12 @@ class Pod:
         self.processes.clear()
 
 
-def of_three() -> tuple[str, int, int]:
-    """The start script for three pods at 127.0.0.10 to .12, and its two ports."""
-    (text,) = [d["data"]["start.sh"] for d in rendered("glm-5.3-gb200") if "start.sh" in d.get("data", {})]
+def of_three(folder: Path) -> tuple[list[Pod], int, int, int]:
+    """The control Valkey's three pods, at 127.0.0.10 to .12; its two ports; the seconds that a pod is ready before the
+    next one's turn."""
+    documents = rendered("glm-5.3-gb200")
+    (text,) = [d["data"]["start.sh"] for d in documents if "start.sh" in d.get("data", {})]
+    (found,) = [d for d in documents if (d["kind"], d["metadata"]["name"]) == ("StatefulSet", "prime-control")]
     port, sentinel_port = free_ports(2)
     for old, new in (
         (".prime-control.inference.svc", ""),
@@ -167,7 +188,15 @@ def of_three() -> tuple[str, int, int]:
     ):
         assert old in text, old
         text = text.replace(old, new)
-    return text, port, sentinel_port
+    probes = [c["readinessProbe"]["exec"]["command"] for c in found["spec"]["template"]["spec"]["containers"]]
+    assert [probe[:2] for probe in probes] == [["sh", "-c"]] * 2
+    asked = tuple(
+        probe[2].replace("-p 6379", f"-p {port}").replace("-p 26379", f"-p {sentinel_port}") for probe in probes
+    )
+    pods = [Pod(folder / str(number), text, asked, f"127.0.0.1{number}") for number in range(3)]
+    for pod in pods:
+        pod.folder.mkdir()
+    return pods, port, sentinel_port, found["spec"]["minReadySeconds"]
 
 
 def elsewhere(sentinel: redis.Sentinel, host: str) -> None:
@@ -175,12 +204,11 @@ def elsewhere(sentinel: redis.Sentinel, host: str) -> None:
         raise redis.ConnectionError("no other primary yet")
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_rolling_restart_of_the_control_valkey_loses_no_write_that_it_took(tmp_path: Path) -> None:
-    """As a StatefulSet does it: from the last pod to the first, each when the one before is ready."""
+    """As a StatefulSet does it: from the last pod to the first, each when the one before is ready by its probes."""
     server_binary()
-    text, port, sentinel_port = of_three()
-    pods = [Pod(tmp_path / str(number), text, f"127.0.0.1{number}") for number in range(3)]
+    pods, _, sentinel_port, min_ready_s = of_three(tmp_path)
     addresses = [(pod.host, sentinel_port) for pod in pods]
     own = {"password": PASSWORD, "socket_timeout": 1.0}
     sentinel = redis.Sentinel(addresses, sentinel_kwargs=own, **own)
@@ -194,34 +222,24 @@ def test_a_rolling_restart_of_the_control_valkey_loses_no_write_that_it_took(tmp
             except redis.RedisError:
                 time.sleep(0.05)
 
-    def whole() -> None:
-        """Every Sentinel agrees on a primary with two replicas that follow it."""
-        primaries = set()
-        for host, at in addresses:
-            with redis.Redis(host=host, port=at, **own, decode_responses=True) as one:
-                primaries.add(tuple(one.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main")))
-        if len(primaries) != 1:
-            raise redis.ConnectionError("no agreement")
-        ((host, _),) = primaries
-        with redis.Redis(host=host, port=port, **own) as primary:
-            facts = primary.info("replication")
-        if facts["role"] != "master" or facts["connected_slaves"] != 2:
-            raise redis.ConnectionError("not whole yet")
+    def become_ready(pod: Pod) -> None:
+        eventually(pod.ready, pod.folder / "server.log", within_s=60)
+        time.sleep(min_ready_s)
 
     writer = threading.Thread(target=write, daemon=True)
     try:
         for pod in pods:
-            pod.folder.mkdir()
             pod.start()
-        eventually(whole, tmp_path / "0/sentinel.log", within_s=60)
+            eventually(pod.ready, pod.folder / "server.log", within_s=60)
         writer.start()
+        time.sleep(min_ready_s)
         primaries = [sentinel.discover_master("main")[0]]
         for pod in reversed(pods):
             pod.stop()
             # Of a primary, until another is: a pod takes longer to come back than here.
             eventually(lambda pod=pod: elsewhere(sentinel, pod.host), pod.folder / "sentinel.log", within_s=60)  # type: ignore[misc]
             pod.start()
-            eventually(whole, pod.folder / "server.log", within_s=60)
+            become_ready(pod)
             primaries.append(sentinel.discover_master("main")[0])
         stopped.set()
         writer.join(10)
@@ -234,3 +252,22 @@ def test_a_rolling_restart_of_the_control_valkey_loses_no_write_that_it_took(tmp
     assert len(set(taken)) == len(taken) > 100, "a write that was lost would have been counted again"
     assert final >= taken[-1]
     assert primaries[0] == pods[0].host != primaries[-1]
+
+
+@pytest.mark.chaos
+def test_a_replica_without_the_primarys_data_is_not_ready(tmp_path: Path) -> None:
+    """Else a rolling restart would go on to the pod that has them."""
+    server_binary()
+    pods, port, _, _ = of_three(tmp_path)
+    primary, replica = pods[:2]
+    try:
+        for pod in (primary, replica):
+            pod.start()
+            eventually(pod.ready, pod.folder / "server.log", within_s=60)
+        with redis.Redis(host=replica.host, port=port, password=PASSWORD) as told:
+            told.replicaof("127.0.0.13", port)
+            with pytest.raises(redis.ConnectionError, match="not ready"):
+                replica.ready()
+    finally:
+        for pod in pods:
+            pod.stop()
