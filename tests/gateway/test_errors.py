@@ -18,6 +18,7 @@ CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "
     ("method", "path", "kwargs", "status", "code"),
     [
         ("GET", "/nope", {}, 404, "unknown_route"),
+        ("POST", "/chat/completions/", {"json": CHAT}, 404, "unknown_route"),
         ("GET", "/chat/completions", {}, 405, "method_not_allowed"),
         ("POST", "/models", {}, 405, "method_not_allowed"),
         ("GET", "/models/unknown", {}, 404, "model_not_found"),
