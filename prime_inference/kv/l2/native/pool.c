@@ -16,12 +16,8 @@
 
 #define CONNECTIONS_TRIED 2 /* one that died while idle shows it at the next request; on a second, fresh one, it is the shard */
 #define WINDOW_BYTES (16 * 1024 * 1024) /* a window ends with the key that passes this */
-#ifndef SHARE_BYTES
 #define SHARE_BYTES (8 * 1024 * 1024)   /* and with this much in it takes no more than its share of the queue */
-#endif
-#ifndef WAKE_BYTES
 #define WAKE_BYTES (16 * 1024 * 1024)   /* a batch wakes one thread for every so many bytes */
-#endif
 
 /* zlib's; four bits at a time, for which the table is short enough to write down. */
 uint32_t crc32_of(const char *bytes, size_t count) {
