@@ -12,6 +12,8 @@ import pytest
 from tests.conftest import needs_on_ci
 from tests.deploy.rendered import ROOT
 
+pytestmark = pytest.mark.slow
+
 IMAGES = ROOT / "deploy/images"
 FILES = sorted(path.name for path in IMAGES.glob("*.Dockerfile"))
 INSTALLS_WITHIN_S = 300
@@ -69,7 +71,6 @@ def clean_copy(to: Path) -> Path:
     return to
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "command", "says"),
     [
@@ -114,7 +115,6 @@ def test_the_install_lines_run_in_a_clean_environment(file: str, command: list[s
         subprocess.run([tmp_path / "prime/bin/python", "-c", sends], check=True, timeout=60)
 
 
-@pytest.mark.slow
 def test_the_engines_install_line_runs_in_a_clean_environment(tmp_path: Path) -> None:
     """Beside its runtime, which is not here: that the pins exist for this Python, and that ours lie beside them."""
     text = (IMAGES / "engine.Dockerfile").read_text()
