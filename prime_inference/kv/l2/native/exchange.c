@@ -22,7 +22,6 @@
 #define IOVECS 96                            /* a store takes three */
 #define TERMINATOR_BYTES 2
 #define WAIT_FOR_ALL (128 * 1024) /* a longer rest of a value is awaited in one call, without what follows it */
-#define ALONE (128 * 1024)        /* a longer value is asked for or sent when all before it are answered */
 #define REUSE_S 0.01              /* a kernel timeout set for a deadline is kept for so long: late by this at most */
 
 void exchange_attach(Exchange *x, int fd) {

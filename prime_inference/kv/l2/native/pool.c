@@ -15,9 +15,15 @@
 #include <unistd.h>
 
 #define CONNECTIONS_TRIED 2 /* one that died while idle shows it at the next request; on a second, fresh one, it is the shard */
-#define WINDOW_BYTES (16 * 1024 * 1024) /* a window ends with the key that passes this */
-#define SHARE_BYTES (8 * 1024 * 1024)   /* and with this much in it takes no more than its share of the queue */
-#define WAKE_BYTES (16 * 1024 * 1024)   /* a batch wakes one thread for every so many bytes */
+/* Small values are sent in flights, so one connection is kept busy, and a second thread for a few of them costs more than it
+ * saves: a window is long, and a batch wakes a thread for every so many bytes. Values that travel alone leave their connection
+ * idle for a round trip, which other connections fill: all threads are woken, and each takes few at a time, so that the
+ * last ones end together. With shares of 8 MiB of values of 1 MiB, the last of three threads was alone for a third of the
+ * batch. */
+#define WINDOW_BYTES (16 * 1024 * 1024)
+#define SHARE_BYTES (8 * 1024 * 1024) /* with this much in it a window takes no more than its share of the queue */
+#define WAKE_BYTES (16 * 1024 * 1024)
+#define TURN_BYTES (1024 * 1024)
 
 /* zlib's; four bits at a time, for which the table is short enough to write down. */
 uint32_t crc32_of(const char *bytes, size_t count) {
@@ -112,7 +118,7 @@ static void put(Pool *pool, Lane *lane, Key *first, Key *last, size_t count, siz
         let_go(first->batch);
         first = next;
     }
-    size_t wanted = 1 + bytes / WAKE_BYTES;
+    size_t wanted = bytes / count > ALONE ? count : 1 + bytes / WAKE_BYTES;
     if (wanted > lane->threads) wanted = lane->threads;
     for (size_t woken = 0; !closed && woken < wanted; woken++) pthread_cond_signal(&lane->wake);
 }
@@ -231,19 +237,21 @@ static int take(Pool *pool, Slot *slot) {
     Lane *lane = slot->lane;
     Exchange *x = &slot->exchange;
     size_t bytes = 0;
+    int large = 0;
     pthread_mutex_lock(&lane->lock);
     while (lane->first == NULL && !atomic_load(&pool->closed)) pthread_cond_wait(&lane->wake, &lane->lock);
     int closed = atomic_load(&pool->closed);
     size_t share = (lane->queued + lane->threads - 1) / lane->threads;
     x->count = 0;
     while (!closed && lane->first != NULL && x->count < WINDOW_KEYS && bytes < WINDOW_BYTES &&
-           (x->count < share || bytes < SHARE_BYTES)) {
+           (x->count < share || bytes < SHARE_BYTES) && (lane->threads == 1 || !large || bytes < TURN_BYTES)) {
         Key *key = lane->first;
         if (x->count > 0 && key->batch->operation != x->keys[0]->batch->operation) break;
         lane->first = key->next;
         lane->queued--;
         x->keys[x->count++] = key;
         bytes += key->value_bytes;
+        large = key->value_bytes > ALONE;
     }
     if (lane->first == NULL) lane->last = NULL;
     pthread_mutex_unlock(&lane->lock);

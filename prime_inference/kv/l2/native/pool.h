@@ -34,6 +34,7 @@ enum state { WAITING, CLAIMED, SETTLED /* and above: SETTLED + outcome */ };
 
 #define WINDOW_KEYS 256 /* taken from the queue at a time */
 #define AHEAD_BYTES 4096
+#define ALONE (128 * 1024) /* a longer value is asked for or sent when all before it are answered */
 #define KINDS 3 /* of lanes: lookups with deletes, loads, stores */
 #define MOST_EDGES 31
 
