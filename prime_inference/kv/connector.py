@@ -74,7 +74,7 @@ class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache
         self._watches = list[ServerWatch]()
         self._losses_told = 0
         self._abandoned: dict[str, LMCacheMPRequestTracker] = {}
-        self._late_lookups = LateLookups(self._late_answer)
+        self._late_lookups = LateLookups(self._answer_of)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         tracker = self._get_or_create_request_tracker(request)
@@ -86,6 +86,9 @@ class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache
         if not waiting or request.status == RequestStatus.PREEMPTED:
             return self._ask_lmcache(request, num_computed_tokens)
         now = time.monotonic()
+        if self._plans.waits_for(request.request_id) and self._answer_of(request.request_id) is not None:
+            # Its deadline may have passed during a step of the model: an answer that is there is not too late.
+            return self._found(request, tracker, num_computed_tokens, now)
         ask = self._plans.ask(request.request_id, request.num_tokens, num_computed_tokens, self._queued_tokens(), now)
         if ask.step is Step.COMPUTE:
             self._count_own_as_stored(tracker, num_computed_tokens)
@@ -104,11 +107,7 @@ class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache
                 cache_salt=tracker.cache_salt,
                 request_configs=tracker.request_configs,
             )
-        tracker.num_stored_tokens = 0  # LMCache adds the hit at every ask, also when the last one came to nothing
-        tokens, asynchronous = self._ask_lmcache(request, num_computed_tokens)
-        if tokens is not None:
-            self._plans.found(request.request_id, tokens, now)
-        return tokens, asynchronous
+        return self._found(request, tracker, num_computed_tokens, now)
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         super().update_state_after_alloc(request, blocks, num_external_tokens)
@@ -159,6 +158,15 @@ class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache
 
     # ── internals ──
 
+    def _found(
+        self, request: Request, tracker: LMCacheMPRequestTracker, own_tokens: int, now: float
+    ) -> tuple[int | None, bool]:
+        tracker.num_stored_tokens = 0  # LMCache adds the hit at every ask, also when the last one came to nothing
+        tokens, asynchronous = self._ask_lmcache(request, own_tokens)
+        if tokens is not None:
+            self._plans.found(request.request_id, tokens, now)
+        return tokens, asynchronous
+
     def _ask_lmcache(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         answer: tuple[int | None, bool] = super().get_num_new_matched_tokens(request, num_computed_tokens)
         return answer
@@ -167,7 +175,7 @@ class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache
         tracker.num_vllm_hit_tokens = own_tokens // self._hit_alignment_tokens * self._hit_alignment_tokens
         tracker.num_stored_tokens = own_tokens // CHUNK_TOKENS * CHUNK_TOKENS
 
-    def _late_answer(self, request_id: str) -> int | None:
+    def _answer_of(self, request_id: str) -> int | None:
         found: int | None = self.scheduler_adapter.check_lookup_result(request_id)
         return found
 

@@ -106,6 +106,10 @@ class LoadPlans:
         self._plans[request] = _Plan(load, decision.tokens, now + decision.deadline_s, now, now)
         return Ask(Step.LOOK_UP, first_chunk * CHUNK_TOKENS + decision.tokens)
 
+    def waits_for(self, request: str) -> bool:
+        """It was asked for, and is neither loaded nor given up."""
+        return request in self._plans
+
     def found(self, request: str, tokens: int, now: float) -> None:
         """The lookup was answered: so many tokens beyond the engine's own are ready to be copied in."""
         plan = self._plans.get(request)

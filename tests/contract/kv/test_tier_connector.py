@@ -168,6 +168,20 @@ def test_a_late_lookup_is_given_up_and_its_locks_are_released_when_it_is_answere
     assert side._plans.ends == {"late": 1}
 
 
+def test_an_answer_that_is_there_when_its_deadline_has_passed_in_a_long_step_is_taken(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = scheduler_side(module)
+    clock = module.time.monotonic()
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock)
+    request = request_of()
+    assert side.get_num_new_matched_tokens(request, 0) == (None, True)
+    side.scheduler_adapter.check_lookup_result.return_value = 4_096
+    clock += 5.0
+    assert side.get_num_new_matched_tokens(request, 0) == (4_096, True)
+    assert side._plans.ends == {}
+
+
 def test_the_gate_learns_from_an_answer_that_came_while_the_prompt_was_computed(
     module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
