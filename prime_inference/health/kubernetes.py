@@ -24,6 +24,8 @@ CLIQUE_LABEL = "nvidia.com/gpu.clique"
 """Multi-node NVLink domain of a node's GPUs, written by NVIDIA's GPU feature discovery."""
 WORKERS = "prime-inference/role in (prefill,decode)"
 """Pods of the pools, by the labels the chart gives them."""
+OVER = ("Succeeded", "Failed")
+"""Phases of a pod that runs no more. An evicted one stays listed, with its node."""
 NODES_LABEL = "prime-inference/nodes"
 GPU_LABEL = "nvidia.com/gpu.present"
 TAINT = {"key": TAINT_KEY, "effect": "NoSchedule"}
@@ -105,6 +107,7 @@ class Kubernetes:
                 group=_group(pod),
             )
             for pod in pods["items"]
+            if pod.get("status", {}).get("phase") not in OVER
         ]
 
     def addresses_on(self, node: str, namespace: str) -> frozenset[str]:

@@ -172,6 +172,16 @@ def test_a_pool_that_grows_stays_while_its_new_workers_wait_for_machines(cluster
     assert watch.look() == {"east"}, "it had four decode workers"
 
 
+def test_a_pod_that_was_evicted_is_no_worker(cluster: Cluster, tmp_path: Path) -> None:
+    """It stays listed, with the node that it ran on."""
+    source, target = tmp_path / "source.yaml", tmp_path / "fleet.yaml"
+    source.write_text(yaml.safe_dump(FLEET))
+    cluster.add_worker("east", "decode", "node-c")
+    cluster.pods[-1]["status"] = {"phase": "Failed", "reason": "Evicted"}
+    Kubernetes(cluster.url).set_condition("node-b", False, "Faults", "x", 0.0)
+    assert FleetWatch(Kubernetes(cluster.url), "n", source, target).look() == {"east"}
+
+
 def test_a_broken_fabric_takes_out_its_whole_nvlink_domain(cluster: Cluster, tmp_path: Path) -> None:
     for name in ("node-a", "node-b"):
         cluster.nodes[name]["metadata"]["labels"]["nvidia.com/gpu.clique"] = "rack.1"
