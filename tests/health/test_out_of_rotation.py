@@ -8,7 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from prime_inference.health.command import health
 from prime_inference.health.cordon import Budget
 from prime_inference.health.fleet_watch import FleetWatch
 from prime_inference.health.kubernetes import Kubernetes
@@ -180,6 +182,28 @@ def test_a_pod_that_was_evicted_is_no_worker(cluster: Cluster, tmp_path: Path) -
     cluster.pods[-1]["status"] = {"phase": "Failed", "reason": "Evicted"}
     Kubernetes(cluster.url).set_condition("node-b", False, "Faults", "x", 0.0)
     assert FleetWatch(Kubernetes(cluster.url), "n", source, target).look() == {"east"}
+
+
+@pytest.mark.parametrize("text", [None, "a: [", "[]", "models: []"])
+def test_a_fleet_file_that_is_none_stops_the_start_and_never_a_running_watch(
+    cluster: Cluster, tmp_path: Path, text: str | None
+) -> None:
+    source, target = tmp_path / "source.yaml", tmp_path / "fleet.yaml"
+    if text is not None:
+        source.write_text(text)
+    told = CliRunner().invoke(
+        health,
+        ["fleet", "--source", str(source), "--target", str(target), "--namespace", "n", "--api-server", cluster.url],
+    )
+    assert (told.exit_code, target.exists()) == (2, False)
+    assert str(source) in told.output.replace("\n", "")
+    watch = FleetWatch(Kubernetes(cluster.url), "n", source, target)
+    source.write_text(yaml.safe_dump(FLEET))
+    watch.look()
+    written = target.read_text()
+    source.write_text("a: [")
+    watch.look_again()
+    assert target.read_text() == written
 
 
 def test_a_broken_fabric_takes_out_its_whole_nvlink_domain(cluster: Cluster, tmp_path: Path) -> None:
