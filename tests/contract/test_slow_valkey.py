@@ -12,7 +12,6 @@ from gateway.site.trip_budget import TRIP_BUDGET_S, TRIP_TIMEOUT_S, Patience
 from tests.contract.test_admission_of_a_fleet import BUSY_MACHINE_S, QUICK, ask, fleet, within
 from tests.valkey_server import ValkeyServer
 
-
 UNHURRIED = Patience(request_s=1.0, background_s=1.0)
 """A busy machine adds to what is late here."""
 
