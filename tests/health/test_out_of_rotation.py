@@ -61,6 +61,26 @@ def test_a_failed_node_gets_a_condition_and_a_taint_and_loses_them_when_it_is_we
     assert (cluster.condition("node-a"), cluster.tainted("node-a")) == ("True", False)
 
 
+def test_a_conditions_age_is_that_of_its_status_and_not_of_the_last_word(cluster: Cluster) -> None:
+    node = Node((), (port(),))
+    agent = agent_of(node)
+    agent.told.append(OutOfRotation(Kubernetes(cluster.url), Budget(1, 1.0)))
+
+    def times() -> tuple[str, str]:
+        agent.round()
+        (said,) = [c for c in cluster.nodes["node-a"]["status"]["conditions"] if c["type"] == "PrimeInferenceHealthy"]
+        return said["lastTransitionTime"], said["lastHeartbeatTime"]
+
+    since, heard = times()
+    node.at += HEARTBEAT_S
+    later = times()
+    assert later[0] == since
+    assert later[1] > heard
+    node.at += HEARTBEAT_S
+    node.port_list = (port("DOWN"),)
+    assert times()[0] > since
+
+
 def test_past_the_budget_only_the_condition_is_written(cluster: Cluster) -> None:
     cluster.nodes["node-b"]["spec"]["taints"] = [{"key": "prime-inference/unhealthy", "effect": "NoSchedule"}]
     node = Node((), (port(),))
