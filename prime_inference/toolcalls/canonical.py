@@ -57,6 +57,10 @@ _NEVER_HELD = (
 """Keywords that no grammar of ours enforces."""
 
 
+_DESCENT = "inside"
+"""In a stack of references: what follows is inside the value of what precedes. No pointer is this text."""
+
+
 class TooLarge(Exception):
     """Written out in full, the schema has more than MOST_NODES parts."""
 
@@ -109,7 +113,8 @@ class Expansion:
             raise Unreadable(f"{path}/$ref", f"{reference!r} {where}")
         target, pointer = found
         if pointer in stack:
-            if place is not Place.JSON:
+            since = stack[len(stack) - 1 - stack[::-1].index(pointer) :]
+            if _DESCENT not in since:
                 raise Unreadable(f"{path}/$ref", f"{reference!r} refers to itself without end")
             return {"$ref": f"#/$defs/{self._hoisted(target, pointer)}"}
         if self.hoist and place is Place.JSON:
@@ -184,7 +189,7 @@ class Expansion:
 
     def _object(self, result: dict[str, Any], path: str, stack: tuple[str, ...], place: Place) -> Canonical:
         inside = _INSIDE[place]
-        below = () if place is Place.ARGUMENTS else stack
+        below = () if place is Place.ARGUMENTS else (*stack, _DESCENT)
         for keyword in ("properties", "patternProperties"):
             if keyword in result:
                 result[keyword] = {
@@ -206,6 +211,7 @@ class Expansion:
         if isinstance(result.get("items"), list):
             result["prefixItems"], result["items"] = result["items"], after
         inside = _INSIDE[place] if place is not Place.ARGUMENTS else Place.JSON
+        stack = (*stack, _DESCENT)
         if "prefixItems" in result:
             result["prefixItems"] = [
                 self.expand(part, f"{path}/items/{index}", stack, inside)

@@ -189,7 +189,9 @@ def _prepared(index: int, function: dict[str, Any]) -> Generator[str, Tool | Non
         raise ToolError(too_deep) from error
     name = function.get("name")
     if not isinstance(name, str) or not name or name != name.strip() or any(marker in name for marker in MARKERS):
-        raise ToolError(f"a tool's name must be a text without surrounding white space or markers, not {name!r}")
+        raise ToolError(
+            f"tools[{index}]: a name must be a text without surrounding white space or markers, not {name!r}"
+        )
     nameless = _schemas.get(schema)
     if nameless is None:
         nameless = yield schema

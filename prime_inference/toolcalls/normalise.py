@@ -72,6 +72,8 @@ class _Finish:
 
     def __init__(self, findings: list[Finding]) -> None:
         self.findings = findings
+        self.impossible: list[str] = []
+        """Required properties that no value fits, the innermost first."""
 
     def arguments(self, body: Canonical) -> dict[str, Any]:
         branches = body.get("anyOf", [body]) if isinstance(body, dict) else []
@@ -82,7 +84,8 @@ class _Finish:
             self._find(Effect.NARROWER, "", "type", "only the alternatives that are objects are offered")
         parts = [part for part in (self.part(branch, "", Place.ARGUMENTS) for branch in objects) if part is not None]
         if not parts:
-            raise Unreadable("", "no arguments could satisfy this schema")
+            where = self.impossible[0] if self.impossible else ""
+            raise Unreadable(where, "no arguments could satisfy this schema")
         notes = {key: value for key, value in body.items() if key in ANNOTATIONS} if isinstance(body, dict) else {}
         return {**notes, **(parts[0] if len(parts) == 1 else {"anyOf": parts})}
 
@@ -241,6 +244,7 @@ class _Finish:
                 self._find(Effect.NARROWER, path, "properties", f"the key {name!r} has no spelling")
                 kept = None
             if kept is None and name in required:
+                self.impossible.append(f"{path}/properties/{escape(name)}")
                 return None
             if kept is not None:
                 properties[name] = kept

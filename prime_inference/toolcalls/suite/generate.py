@@ -1,17 +1,20 @@
 """Whole tools with arguments that are right and wrong, drawn from `parts`: the same seed gives the same set.
 
-Every construct leads one tool in `len(MAKERS)`, which is its minimum share; a tool has one to six properties,
-declared in random order, some required. Arguments are made in declared order. Beside them stand, apart, the same
-arguments in another order and with a key that the schema neither declares nor forbids: a grammar may keep those
-out, a judge must let them in.
+The constructs lead one tool each in turn, which is their minimum share (`LEAST_SHARE`); a tool has one to six
+properties, declared in random order, some required, or is made whole (`wholes`). Arguments are made in declared order.
+Beside them stand, apart, the same arguments in another order and with a key that the schema neither declares nor
+forbids: a grammar may keep those out, a judge must let them in.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from prime_inference.toolcalls.subschemas import Schema
+from prime_inference.toolcalls.suite.edges import EDGES
 from prime_inference.toolcalls.suite.parts import MAKERS, Part
+from prime_inference.toolcalls.suite.wholes import WHOLES
 
 KEYS = ("query", "file_path", "userId", "max-results", "имя", "two words", "$top", "x.y", "limit", "データ")
 """Property names: plain ones, and others that grammars of identifiers cannot spell."""
@@ -21,13 +24,19 @@ COMMON = {
     **{"nested": 2, "listed": 2, "formatted": 2, "fractional_number": 2, "bounded_string": 2, "constant": 2},
 }
 """How much oftener than the rest a construct stands beside the leading one: what Pydantic and zod emit all the time."""
+PARTS = {**MAKERS, **EDGES}
+EVERYDAY = tuple(MAKERS)
+EVERY = (*MAKERS, *EDGES, *WHOLES, *WHOLES)
+"""All constructs. Whole tools, which never stand beside another construct, have two turns."""
+LEAST_SHARE = 1 / len(EVERY)
+"""Of the tools of a set of `EVERY`, led by each construct; most are in more, beside others."""
 
 
 @dataclass(frozen=True)
 class Sample:
     number: int
     constructs: tuple[str, ...]
-    parameters: dict[str, Any]
+    parameters: Schema
     right: tuple[dict[str, Any], ...]
     wrong: tuple[tuple[str, dict[str, Any]], ...]
     """Each with the construct that makes it wrong."""
@@ -37,30 +46,35 @@ class Sample:
     """Right, with one key more than the schema speaks of."""
 
 
-def generate(count: int, seed: int) -> Iterator[Sample]:
-    names = list(MAKERS)
+def generate(count: int, seed: int, constructs: Sequence[str] = EVERYDAY) -> Iterator[Sample]:
+    beside = [name for name in constructs if name in PARTS]
+    weights = [COMMON.get(name, 1) for name in beside]
     for number in range(count):
         random = Random(f"{seed}/{number}")
-        others = random.choices(
-            names, [COMMON.get(name, 1) for name in names], k=random.randint(0, MOST_PROPERTIES - 1)
-        )
-        yield _sample(number, [names[number % len(names)], *others], random)
+        others = random.choices(beside, weights, k=random.randint(0, MOST_PROPERTIES - 1))
+        leading = constructs[number % len(constructs)]
+        if leading in WHOLES:
+            whole = WHOLES[leading](random)
+            wrong = tuple((leading, arguments) for arguments in whole.wrong)
+            yield Sample(number, (leading,), whole.parameters, whole.right, wrong, whole.reordered, whole.extended)
+        else:
+            yield _sample(number, [leading, *others], random)
 
 
 def _sample(number: int, constructs: list[str], random: Random) -> Sample:
     keys = random.sample(KEYS, len(constructs))
-    parts = [MAKERS[name](random) for name in constructs]
+    parts = [PARTS[name](random) for name in constructs]
     order = list(zip(keys, parts, strict=True))
     made_by = dict(zip(keys, constructs, strict=True))
     random.shuffle(order)
-    definitions = {name: schema for part in parts for name, schema in part.definitions}
-    required = [key for key, _ in order if random.random() < 0.6]
+    required = [key for key, part in order if random.random() < 0.6 and part.fitting]
     random.shuffle(required)
     parameters: dict[str, Any] = {"type": "object", "properties": {key: part.schema for key, part in order}}
     if required:
         parameters["required"] = required
-    if definitions:
-        parameters["$defs"] = definitions
+    for part in parts:
+        for name, schema in part.definitions:
+            parameters.setdefault(part.home, {})[name] = schema
     closed = random.random() < 0.3
     if closed:
         parameters["additionalProperties"] = False
@@ -79,7 +93,8 @@ def _sample(number: int, constructs: list[str], random: Random) -> Sample:
 
 
 def _fitting(order: list[tuple[str, Part]], required: list[str], random: Random) -> dict[str, Any]:
-    return {key: random.choice(part.fitting) for key, part in order if key in required or random.random() < 0.7}
+    chosen = [(key, part.fitting) for key, part in order if key in required or random.random() < 0.7]
+    return {key: random.choice(fitting) for key, fitting in chosen if fitting}
 
 
 def _unfitting(

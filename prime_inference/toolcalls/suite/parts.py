@@ -46,9 +46,11 @@ text."""
 class Part:
     schema: Any
     fitting: tuple[Json, ...]
+    """Empty when nothing fits: such a part is never required, and its key never written."""
     unfitting: tuple[Json, ...]
     definitions: tuple[tuple[str, Any], ...] = ()
-    """Entries for the document's `$defs`."""
+    """Entries for the document's `$defs`, or for what `home` names."""
+    home: str = "$defs"
 
 
 def _word(random: Random) -> str:
@@ -395,4 +397,4 @@ MAKERS: dict[str, Callable[[Random], Part]] = {
         *(anchored_reference,),
     )
 }
-"""Every construct by name. A generated set holds each of them in at least one tool of `len(MAKERS)`."""
+"""What everyday tools hold, by name. `edges` and `wholes` have the rest; `generate` says how often each comes."""
