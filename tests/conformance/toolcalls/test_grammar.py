@@ -17,7 +17,7 @@ from prime_inference.toolcalls.declared import Declared, OnUnsupported, declare
 from prime_inference.toolcalls.door import admit
 from prime_inference.toolcalls.errors import CompilerGone, UnsupportedTool
 from prime_inference.toolcalls.suite.cases import function
-from prime_inference.toolcalls.suite.parts import MAKERS
+from prime_inference.toolcalls.suite.generate import EVERY
 from prime_inference.toolcalls.tags import build_tag, tag_key
 from tests.conformance.toolcalls.conftest import ROOT
 
@@ -33,14 +33,18 @@ def test_the_normaliser_makes_the_grammar_take_all_right_calls_and_few_wrong_one
     out = tmp_path / "scale.json"
     command = (sys.executable, "-m", "benchmarks.toolcalls.scale", "--tokenizer", str(model_folder), "--out", str(out))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    subprocess.run((*command, "--count", str(len(MAKERS))), check=True, capture_output=True, cwd=ROOT, env=environment)
+    subprocess.run(
+        (*command, "--count", str(2 * len(EVERY))), check=True, capture_output=True, cwd=ROOT, env=environment
+    )
     result: dict[str, Any] = json.loads(out.read_text())
     mine, judged = result["normalised"], result["judged"]
     assert min(result["constructs"].values()) >= 1
-    assert len(result["constructs"]) == len(MAKERS)
+    assert len(result["constructs"]) == len(set(EVERY))
     assert (mine["unreported_failures"], mine["right_rejected"], mine["text_differs"]) == (0, 0, 0)
     assert mine["wrong_accepted"] <= MOST_WRONG_ACCEPTED * mine["wrong"]
     assert (judged["right_rejected"], judged["wrong_accepted"], judged["wrong_after_parsing"]) == (0, 0, 0)
+    assert mine["wrong_accepted_unreported"] == 0
+    assert all(row["refused"] and row["named"] for row in result["refusals"])
     assert result["plain"]["compile_failures"] > 0, "the set no longer holds what the normaliser is for"
     assert result["plain"]["right_rejected"] > 0
 

@@ -10,8 +10,8 @@ from prime_inference.toolcalls.declared import Declared, OnUnsupported, declare
 from prime_inference.toolcalls.errors import BadToolChoice, ToolError, UnsupportedTool
 from prime_inference.toolcalls.formats import FORMATS
 from prime_inference.toolcalls.suite.cases import function
-from prime_inference.toolcalls.suite.generate import generate
-from prime_inference.toolcalls.suite.parts import MAKERS
+from prime_inference.toolcalls.suite.generate import EVERY, generate
+from prime_inference.toolcalls.suite.refused import REFUSED, refused
 from prime_inference.toolcalls.tags import Thinking, build_tag, tag_key
 from prime_inference.toolcalls.verdict import Verdict, judge
 
@@ -121,7 +121,7 @@ def test_a_format_is_what_its_rfc_says(name: str, right: str, wrong: str) -> Non
 def test_every_generated_argument_is_judged_as_it_was_made() -> None:
     """1,000 tools are `slow`'s; a tenth of them shows every construct."""
     seen = set()
-    for sample in generate(3 * len(MAKERS), seed=7):
+    for sample in generate(3 * len(EVERY), 7, EVERY):
         tools = declare([function("t", sample.parameters)]).tools
         for arguments in (*sample.right, *sample.reordered, *sample.extended):
             assert judge("t", json.dumps(arguments), tools).verdict is Verdict.OK, (sample.parameters, arguments)
@@ -129,7 +129,7 @@ def test_every_generated_argument_is_judged_as_it_was_made() -> None:
             got = judge("t", json.dumps(arguments), tools)
             assert got.verdict is Verdict.SCHEMA_MISMATCH, (construct, sample.parameters, arguments)
         seen |= set(sample.constructs)
-    assert seen == set(MAKERS)
+    assert seen == set(EVERY)
 
 
 # ── the door, without a compiler ─────────────────────────────────────────────────────────────────────────────
@@ -143,6 +143,20 @@ def test_an_unsupported_tool_is_refused_by_name_and_place_or_kept_by_name_only()
     declared = declare(tools, OnUnsupported.NAMES_ONLY)
     assert [tool.name for tool in declared.degraded] == ["bad"]
     assert declared.forwarded()[0]["function"]["parameters"] == {"type": "object"}
+
+
+def test_every_generated_tool_that_means_nothing_is_refused_with_its_name_and_the_place() -> None:
+    seen = set()
+    for case in refused(10 * len(REFUSED), 7, "t"):
+        with pytest.raises(ToolError) as refusal:
+            declare([case.entry])
+        if case.path is None:
+            assert refusal.value.message.startswith("tools[0]: ")
+        else:
+            assert isinstance(refusal.value, UnsupportedTool)
+            assert (refusal.value.tool, refusal.value.path) == ("t", case.path), case.entry
+        seen.add(case.construct)
+    assert seen == set(REFUSED)
 
 
 @pytest.mark.parametrize(

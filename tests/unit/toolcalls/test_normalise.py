@@ -258,6 +258,32 @@ def test_a_key_that_holds_the_end_of_a_key_is_not_offered() -> None:
         normalise({"type": "object", "properties": {"a</arg_key>b": {}}, "required": ["a</arg_key>b"]})
 
 
+LOOPS = {
+    "A": {"$ref": "#/$defs/A"},
+    "B": {"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/B"}]},
+    "C": {"allOf": [{"$ref": "#/$defs/D"}]},
+    "D": {"$ref": "#/$defs/C"},
+}
+
+
+@pytest.mark.parametrize("name", "ABC")
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_reference_that_leads_to_itself_without_a_step_inside_is_refused(name: str, nested: bool) -> None:
+    """Inside JSON it was once hoisted like any recursion, into a rule that is only itself."""
+    loop: dict[str, Any] = {"$ref": f"#/$defs/{name}"}
+    part = {"type": "object", "properties": {"b": {"type": "array", "items": loop}}} if nested else loop
+    with pytest.raises(Unreadable, match=r"^/properties/a.*\$ref.* refers to itself without end"):
+        normalise({"type": "object", "properties": {"a": part}, "$defs": LOOPS})
+
+
+def test_bounds_that_cross_on_a_required_key_are_named_with_their_place() -> None:
+    crossed = {"type": "integer", "minimum": 5, "maximum": 1}
+    inner = {"type": "object", "properties": {"b/c": crossed}, "required": ["b/c"]}
+    with pytest.raises(Unreadable, match="no arguments could satisfy") as refusal:
+        normalise({"type": "object", "properties": {"a": inner}, "required": ["a"]})
+    assert refusal.value.path == "/properties/a/properties/b~1c"
+
+
 def test_a_required_property_that_nothing_fits_is_named() -> None:
     """Seen in BFCL: an enumeration of the members' values stands beside the list's type."""
     metrics = {"type": "array", "items": {"type": "string"}, "enum": ["buzz", "trust"]}
