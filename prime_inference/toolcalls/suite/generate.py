@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from prime_inference.toolcalls.subschemas import Schema
 from prime_inference.toolcalls.suite.edges import EDGES
 from prime_inference.toolcalls.suite.parts import MAKERS, Part
 from prime_inference.toolcalls.suite.wholes import WHOLES
@@ -36,7 +35,8 @@ LEAST_SHARE = 1 / len(EVERY)
 class Sample:
     number: int
     constructs: tuple[str, ...]
-    parameters: Schema
+    parameters: Any
+    """A schema: an object, or for a function without parameters perhaps True."""
     right: tuple[dict[str, Any], ...]
     wrong: tuple[tuple[str, dict[str, Any]], ...]
     """Each with the construct that makes it wrong."""

@@ -60,7 +60,7 @@ def open_parameters(random: Random) -> Whole:
             ({"type": "object", "additionalProperties": {"type": "integer"}}, random.randint(0, 99)),
         )
     )
-    right = ({}, {"query": value}, {"a": value, "B_2": value})
+    right: tuple[Arguments, ...] = ({}, {"query": value}, {"a": value, "B_2": value})
     wrong = ({"query": 1.5}, {"query": None}) if "additionalProperties" in parameters and isinstance(value, int) else ()
     return Whole(parameters, right, wrong, extended=tuple({key: value} for key in ("max-results", "имя", "two words")))
 
