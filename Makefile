@@ -21,7 +21,7 @@ serve: $(VENV)/.serve ## set up, start the whole stack on this machine, print ho
 	$(BIN)/prime-inference up $(ARGS)
 
 .PHONY: test
-test: lint test-fast test-chaos test-e2e ## set up, then lint, the fast tests, the chaos tests and those against the real stack
+test: lint test-fast test-slow test-chaos test-e2e ## set up, then lint and every test but the live and the GPU ones
 
 .PHONY: setup
 setup: $(VENV)/.serve ## install what `make serve` needs into .venv
@@ -39,8 +39,12 @@ format: $(VENV)/.test ## rewrite the sources the way `make lint` wants them
 	$(BIN)/ruff format .
 
 .PHONY: test-fast
-test-fast: $(VENV)/.test ## tests that need no engine (a fake one stands behind the real Dynamo frontend)
-	$(BIN)/python -m pytest -m "not e2e and not gpu and not chaos" $(ARGS)
+test-fast: $(VENV)/.test ## tests that need no engine and no patience (a fake one stands behind the real Dynamo frontend)
+	$(BIN)/python -m pytest -m "not slow and not e2e and not gpu and not chaos" $(ARGS)
+
+.PHONY: test-slow
+test-slow: $(VENV)/.test ## tests that need no engine, but more than ten seconds each: clean installs, the engines' own parsers, compilers
+	$(BIN)/python -m pytest -m "slow and not e2e and not gpu and not chaos" $(ARGS)
 
 .PHONY: test-chaos
 test-chaos: $(VENV)/.test ## three gateway replicas killed, paused and restarted under load, Valkey with Sentinel too

@@ -3,9 +3,8 @@
     python -m benchmarks.gateway.bench --out benchmarks/results/<date>-gateway [--quick] [--targets relay gateway ...]
 
 Core 0 has the target that is measured (the others are stopped, or idle), core 1 the load generator, the upstream and Valkey.
-A point is void when core 1 was more than 85 % busy, somebody else had more than 15 % of core 0, or core 0 itself was more
-than 15 % slower before or after it than at its best in this run (pace.py); it is taken up to three times, and waits for a
-core that is slow. Five parts, the targets taking turns in each, so that a slow minute of the machine is everybody's:
+A point is void when core 1 was more than 85 % busy, or somebody else had more than 15 % of core 0. Five parts, the targets
+taking turns in each, so that a slow minute of the machine is everybody's:
 
     memory   1,000 streams that wait: proportional set size before and with them
     unary    64 connections ask back to back: requests a second of one core. Then an open loop at 70 % of that, each time
@@ -36,10 +35,9 @@ from benchmarks.gateway import plot, rivals, targets
 from benchmarks.gateway.histogram import percentile_ms, unpacked
 from benchmarks.gateway.machine import LOAD_CORE
 from benchmarks.gateway.open_loop import FIRST_GUESS, OpenLoop, OpenPlan
-from benchmarks.gateway.pace import Pace
-from benchmarks.gateway.points import Length, Limits, Points, idle_streams, run
+from benchmarks.gateway.points import Length, Limits, idle_streams, point
 from benchmarks.gateway.saturation import LATE_MS, LOSS, OTHERS_LIMIT, What, of_search
-from benchmarks.gateway.summary import BUSY_LIMIT, SHARE_OF_SATURATION, SLOWER_LIMIT, summarise
+from benchmarks.gateway.summary import BUSY_LIMIT, SHARE_OF_SATURATION, summarise
 from benchmarks.gateway.targets import Target
 from benchmarks.provenance import ROOT, provenance, write
 
@@ -89,14 +87,14 @@ FULL = Plan(
     closed_rounds=3,
     latency_rounds=1,
     stream_rounds=1,
-    open_rounds=2,
+    open_rounds=3,
     closed=Length(1.0, 2.5),
-    open=Length(0.5, 3.0),
-    search=Length(1.5, 1.5),
-    stream=Length(1.5, 4.0),
-    probe=Length(0.5, 1.2),
+    open=Length(0.5, 4.0),
+    search=Length(1.5, 5.0),
+    stream=Length(1.5, 6.0),
+    probe=Length(0.5, 5.0),
     soon=Length(1.5, 6.0),
-    limits=Limits(BUSY_LIMIT, OTHERS_LIMIT, SLOWER_LIMIT),
+    limits=Limits(BUSY_LIMIT, OTHERS_LIMIT),
 )
 QUICK = replace(
     FULL,
@@ -112,16 +110,15 @@ QUICK = replace(
     stream=Length(1.0, 1.0),
     probe=Length(0.3, 0.7),
     soon=Length(1.0, 1.0),
-    limits=Limits(1.0, 1.0, 1.0),
+    limits=Limits(1.0, 1.0),
 )
 
 
 class Run:
     """The parts, one after another; each appends its points."""
 
-    def __init__(self, plan: Plan, direct: Target, measured: list[Target], pace: Pace) -> None:
+    def __init__(self, plan: Plan, direct: Target, measured: list[Target]) -> None:
         self._plan = plan
-        self._points = Points(plan.limits, pace)
         self._direct = direct
         self._targets = measured
         self._requests_per_s: dict[str, float] = {}
@@ -138,7 +135,7 @@ class Run:
     def memory(self) -> None:
         for each in self._targets:
             # A process that has answered nothing yet has not loaded what it needs.
-            run("closed", each, 8, Length(0.5, 0.5))
+            point("closed", each, 8, Length(0.5, 0.5), QUICK.limits)
             self._keep("memory", idle_streams(each, self._plan.idle_streams, self._plan.idle_settle_s))
 
     def unary(self) -> None:
@@ -146,14 +143,14 @@ class Run:
         closed: dict[str, list[float]] = {each.name: [] for each in self._targets}
         for _ in range(plan.closed_rounds):
             for each in self._targets:
-                result = self._points.take("closed", each, plan.closed_connections, plan.closed)
+                result = point("closed", each, plan.closed_connections, plan.closed, plan.limits)
                 closed[each.name].append(self._keep("unary", result, kind="saturation")["ok"] / plan.closed.seconds)
         self._requests_per_s = {name: max(1.0, median(rates)) for name, rates in closed.items()}
         for _ in range(plan.latency_rounds):
             for each in self._targets:
                 rate = round(SHARE_OF_SATURATION * self._requests_per_s[each.name], 1)
                 for taken in (each, self._direct):
-                    result = self._points.take("open", taken, plan.open_connections, plan.open, rate)
+                    result = point("open", taken, plan.open_connections, plan.open, plan.limits, rate)
                     self._keep("unary", result, kind="latency", at=each.name, rate=rate)
 
     def search(self) -> None:
@@ -169,7 +166,7 @@ class Run:
         while high - low > 1:
             middle = (low + high) // 2
             offered = RATES[middle]
-            result = self._points.take("streams", target, plan.streams, length, offered, plan.events_a_stream, 0)
+            result = point("streams", target, plan.streams, length, plan.limits, offered, plan.events_a_stream, 0)
             result |= self._written()
             held = sustained(result, offered)
             kept = {name: value for name, value in result.items() if name not in ("first_event", "gap")}
@@ -198,8 +195,8 @@ class Run:
             for each in self._targets:
                 rate = round(SHARE_OF_SATURATION * highest[each.name])
                 for taken in (each, self._direct):
-                    result = self._points.take(
-                        "streams", taken, plan.streams, plan.stream, rate, plan.events_a_stream, 0
+                    result = point(
+                        "streams", taken, plan.streams, plan.stream, plan.limits, rate, plan.events_a_stream, 0
                     )
                     self._keep("streams", result | self._written(), at=each.name, rate=rate)
 
@@ -215,12 +212,13 @@ class Run:
             plan.open,
             plan.stream,
             plan.soon,
+            plan.limits,
         )
 
         def keep(result: dict[str, Any], **about: Any) -> None:
             self._keep("open", result, **about)
 
-        loop = OpenLoop(open_plan, self._points.take, self._direct, self._targets, self._opened, keep)
+        loop = OpenLoop(open_plan, self._direct, self._targets, self._opened, keep)
         unary = {name: FIRST_GUESS * rate for name, rate in self._requests_per_s.items()}
         loop.latencies(What.UNARY, loop.search(What.UNARY, unary, {}))
         events = {name: EVENTS_A_REQUEST[0] * rate for name, rate in self._requests_per_s.items()}
@@ -275,14 +273,13 @@ def main() -> None:
     os.sched_setaffinity(0, {LOAD_CORE})
     with ExitStack() as stack:
         direct = stack.enter_context(targets.upstream())
-        measured = [stack.enter_context(targets.target(name, direct)) for name in names]
-        parts = Run(plan, direct, measured, Pace())
+        run = Run(plan, direct, [stack.enter_context(targets.target(name, direct)) for name in names])
         for part in PARTS:
-            getattr(parts, part)()
+            getattr(run, part)()
         told = targets.written(direct)
     for part in PARTS:
-        write_lines(options.out / f"{part}.json", parts.points[part])
-    summary = summarise(parts.points)
+        write_lines(options.out / f"{part}.json", run.points[part])
+    summary = summarise(run.points)
     write(options.out / "result.json", {"about": about, "settings": asdict(plan), "upstream": told, "summary": summary})
     (options.out / "gateway.svg").write_text(plot.svg(summary))
     print(json.dumps(summary, indent=1))

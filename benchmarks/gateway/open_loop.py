@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.gateway.points import Length
+from benchmarks.gateway.points import Length, Limits, point
 from benchmarks.gateway.saturation import Bracket, Verdict, What, judge, of_soon
 from benchmarks.gateway.summary import SHARE_OF_SATURATION
 from benchmarks.gateway.targets import GATEWAY, Target
@@ -22,9 +22,6 @@ FIRST_GUESS = 0.7
 
 RECOVERY_S = 3.0
 """After a probe with failures: a gateway whose breaker they opened would refuse the next one, too."""
-
-Take = Callable[..., dict[str, Any]]
-"""`take(mode, target, connections, length, *more)` is one point (points.py)."""
 
 Keep = Callable[..., Any]
 """`keep(result, **about)` appends a point to the part."""
@@ -41,13 +38,13 @@ class OpenPlan:
     unary: Length
     stream: Length
     soon: Length
+    limits: Limits
 
 
 class OpenLoop:
     def __init__(
         self,
         plan: OpenPlan,
-        take: Take,
         direct: Target,
         measured: list[Target],
         opened: Callable[[Length, Target], Length],
@@ -55,7 +52,6 @@ class OpenLoop:
     ) -> None:
         """`opened` gives a length a warm-up in which the target can open all streams."""
         self._plan = plan
-        self._take = take
         self._direct = direct
         self._targets = measured
         self._opened = opened
@@ -130,9 +126,9 @@ class OpenLoop:
     def _point(self, what: What, target: Target, length: Length, rate: float, spread: int = 0) -> dict[str, Any]:
         plan = self._plan
         if what is What.UNARY:
-            return self._take("open", target, plan.connections, length, rate)
+            return point("open", target, plan.connections, length, plan.limits, rate)
         length = self._opened(length, target)
-        return self._take("streams", target, plan.streams, length, rate, plan.events_a_stream, spread)
+        return point("streams", target, plan.streams, length, plan.limits, rate, plan.events_a_stream, spread)
 
 
 def rates_of(saturation: Mapping[str, float]) -> dict[str, float]:

@@ -9,10 +9,10 @@ from typing import Any
 from benchmarks.gateway.build import build
 from benchmarks.gateway.histogram import from_pairs, packed
 from benchmarks.gateway.machine import LOAD_CORE, TARGET_CORE, busy_shares, core_times, cpu_seconds, memory_bytes
-from benchmarks.gateway.pace import Pace
+from benchmarks.gateway.pace import lap_ms
 from benchmarks.gateway.targets import DIRECT, KEY, Target, turn
 
-TRIES = 3
+TRIES = 2
 """A point that is void says nothing of the target, and is taken again."""
 
 HISTOGRAMS = ("latency", "first_event", "gap", "delay")
@@ -52,40 +52,28 @@ def run(mode: str, target: Target, connections: int, length: Length, *more: floa
 
 @dataclass(frozen=True)
 class Limits:
-    """Beyond these a point is void; shares of a core, but for the last."""
+    """Beyond these a point is void; shares of a core."""
 
     load_core: float
     """The load generator would measure itself."""
     others: float
     """On the target's core: who else ran there."""
-    slower: float
-    """Than the run's best, the target's core before or after the point."""
 
 
-class Points:
-    """Takes points, each when the target's core is as fast as it was, and again when it was void."""
-
-    def __init__(self, limits: Limits, pace: Pace) -> None:
-        self._limits = limits
-        self._pace = pace
-
-    def take(self, mode: str, target: Target, connections: int, length: Length, *more: float) -> dict[str, Any]:
-        """As `run`. `others`: of the target's core, what was neither idle nor the target's; `slower`: that core before and
-        after, beside the run's best."""
-        limits = self._limits
-        for tries in range(1, TRIES + 1):
-            before = self._pace.when_fast(limits.slower)
-            result = run(mode, target, connections, length, *more)
-            slower = [round(before, 3), round(self._pace.slower(), 3)]
-            own = 0.0 if target.name == DIRECT else result["cpu_s"] / length.seconds
-            others = round(max(0.0, result["cores"][TARGET_CORE] - own), 3)
-            crowded = target.name != DIRECT and others > limits.others
-            result |= {"target": target.name, "tries": tries, "others": others, "slower": slower}
-            slow = max(slower) > limits.slower
-            result["void"] = crowded or slow or result["cores"][LOAD_CORE] > limits.load_core
-            if not result["void"]:
-                break
-        return result
+def point(mode: str, target: Target, connections: int, length: Length, limits: Limits, *more: float) -> dict[str, Any]:
+    """As `run`, once more when it was void. `others`: of the target's core, what was neither idle nor the target's;
+    `laps_ms`: how fast that core was before and after."""
+    for tries in range(1, TRIES + 1):
+        before = lap_ms()
+        result = run(mode, target, connections, length, *more)
+        own = 0.0 if target.name == DIRECT else result["cpu_s"] / length.seconds
+        others = round(max(0.0, result["cores"][TARGET_CORE] - own), 3)
+        crowded = target.name != DIRECT and others > limits.others
+        result |= {"target": target.name, "tries": tries, "others": others, "laps_ms": [before, lap_ms()]}
+        result["void"] = crowded or result["cores"][LOAD_CORE] > limits.load_core
+        if not result["void"]:
+            break
+    return result
 
 
 def idle_streams(target: Target, streams: int, settle_s: float) -> dict[str, Any]:

@@ -72,6 +72,7 @@ def section(folder: Path) -> str:
         f"{about['machine']['cores']} cores, Python {versions['python']}, {rivals}; "
         f"{summary['points']} points, {summary['void_points']} of them void; core 1 at most "
         f"{100 * summary['load_core_busy_most']:.0f} % busy.",
+        *laps_line(summary),
         "",
         *table(summary["targets"]),
         "",
@@ -83,6 +84,17 @@ def section(folder: Path) -> str:
         END,
     ]
     return "\n".join(lines)
+
+
+def laps_line(summary: Numbers) -> list[str]:
+    """How steady the target's core was. Results from before it was asked do not say."""
+    if "laps_ms" not in summary:
+        return []
+    least, middle, most = (summary["laps_ms"][which] for which in ("least", "median", "most"))
+    return [
+        f"A fixed piece of work on core 0, looked at before and after each point, took {least:.1f} ms at best, {middle:.1f} ms "
+        f"at the median and {most:.1f} ms at worst: the host takes that much of the core away, and gives it back."
+    ]
 
 
 def table(targets: Mapping[str, Numbers]) -> list[str]:

@@ -1,7 +1,8 @@
 """The highest open-loop rate that a target still serves, and the one at which its streams still begin soon: what a probe
 says, and which rate is tried next. Pure.
 
-A rate is served when all of this holds for a second and more of it: nothing failed; what came back is what was asked for,
+A rate is served when all of this holds for five seconds of it (as long as the target's core is likely to be slow once, where
+its speed changes): nothing failed; what came back is what was asked for,
 less what lies at the edges of the measured time; no backlog grew; streamed events were on time; and the target's core had
 idle time left. Without the last a target that takes many requests in one turn of its loop would look as if it had room
 at a rate that leaves it none.

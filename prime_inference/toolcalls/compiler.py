@@ -14,8 +14,9 @@ from typing import Any
 
 from prime_inference.toolcalls.errors import CompilerGone
 
-START_S = 60.0
-"""For importing torch and reading the tokenizer: 3 to 10 s on an idle core, several times that on a busy one."""
+START_S = 180.0
+"""For importing torch and reading the tokenizer: 3 to 10 s on an idle core, over a minute was seen at ten times the load. One
+that is ended sooner would begin again with the next request, and never be there."""
 COMPILE_S = 10.0
 """One tag. 128 tools of 12 parameters compile in 0.07 s; what takes this long would hold up the engine as well."""
 REMEMBERED = 2048

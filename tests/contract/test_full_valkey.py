@@ -28,6 +28,8 @@ from tests.support.lag import Lag, lag_watched
 from tests.support.upstream import Upstream, upstream
 from tests.valkey_server import ValkeyServer
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 4
 CLIENTS = 10
 """More than fit: the limit is met."""

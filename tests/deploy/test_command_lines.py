@@ -42,6 +42,8 @@ from tests.deploy.rendered import (
     template,
 )
 
+pytestmark = pytest.mark.slow
+
 READ_ELSEWHERE = {
     "PYTHONHASHSEED": "CPython",
     "OMP_NUM_THREADS": "OpenMP",
@@ -160,14 +162,12 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     return dict(zip(items, json.loads(text), strict=True))
 
 
-@pytest.mark.slow
 def test_the_programs_accept_every_rendered_command_line(answers: dict[str, dict[str, Any]]) -> None:
     refused = {where: a["error"] for where, a in answers.items() if "error" in a and not where.startswith("wrong")}
     assert refused == {}
     assert len(answers) > 15
 
 
-@pytest.mark.slow
 def test_a_wrong_flag_value_or_policy_would_be_refused(answers: dict[str, dict[str, Any]]) -> None:
     wrong = {what: answer for what, answer in answers.items() if what.startswith("wrong")}
     assert len(wrong) == 6
@@ -175,14 +175,12 @@ def test_a_wrong_flag_value_or_policy_would_be_refused(answers: dict[str, dict[s
     assert "cudagraph_mode=NONE" in answers["wrong with graphs"]["error"]
 
 
-@pytest.mark.slow
 def test_the_layouts_and_dtypes_that_the_schema_lets_through_are_vllms(answers: dict[str, dict[str, Any]]) -> None:
     found = answers["kv choices"]
     assert found["refused"] == ["HNL"]
     assert set(kv_of_schema("dtype")) <= set(found["dtypes"])
 
 
-@pytest.mark.slow
 def test_the_planner_reads_its_file_and_finds_the_pools(answers: dict[str, dict[str, Any]]) -> None:
     (read,) = [answer for where, answer in answers.items() if where.endswith(":planner.json")]
     assert read == {"target": "load", "gpus": 48, "prefill_gpus": 8, "decode_gpus": 4, "least": [1, 1]}
@@ -191,7 +189,6 @@ def test_the_planner_reads_its_file_and_finds_the_pools(answers: dict[str, dict[
     assert arguments == [["python3", "-m", "dynamo.planner", "--config", "/etc/prime/planner/planner.json"]]
 
 
-@pytest.mark.slow
 def test_the_presets_say_what_the_issue_asks_for(answers: dict[str, dict[str, Any]]) -> None:
     def worker(preset: str, role: str) -> dict[str, Any]:
         return next(a for w, a in answers.items() if w.startswith(f"{preset}:") and w.endswith(f"{role}/main"))
@@ -350,6 +347,16 @@ def fleet_text(preset: str, models: Path) -> str:
     return text.replace("/models/", f"{models}/")
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_gateways_tokenizer_is_the_models_own(name: str) -> None:
+    """A folder that only another preset's claim holds is one that the gateway refuses at its start."""
+    needs_on_ci(helm_binary() is not None, "helm")
+    (fleet_map,) = [d for d in rendered(name) if d["metadata"]["name"] == "prime-fleet"]
+    models = yaml.safe_load(fleet_map["data"]["fleet.yaml"])["models"]
+    served = {c.command[c.command.index("--model") + 1] for c in workers(name)}
+    assert {model["tools"]["tokenizer"] for model in models if "tools" in model} <= served
+
+
 @pytest.mark.parametrize(("name", "format_"), [("glm-5.3-gb200", "glm"), ("glm-5.3-b300", "glm"), ("local", "engine")])
 def test_the_fleet_file_and_the_workers_agree_on_who_reads_tool_calls(name: str, format_: str, tmp_path: Path) -> None:
     needs_on_ci(helm_binary() is not None, "helm")
@@ -381,7 +388,6 @@ def test_workers_whose_frontend_parses_are_told_both_parsers_and_the_tag(preset:
     assert {c.command[c.command.index("--disaggregation-mode") + 1] for c in found} == {"prefill", "decode"}
 
 
-@pytest.mark.slow
 def test_dynamo_and_vllm_read_both_parsers_and_the_tag_out_of_what_the_chart_renders(
     answers: dict[str, dict[str, Any]],
 ) -> None:
@@ -445,7 +451,6 @@ def named_in(distribution: str, names: set[str]) -> set[str]:
     return names - missing
 
 
-@pytest.mark.slow
 def test_every_environment_variable_is_read_by_a_pinned_package() -> None:
     needs_on_ci(helm_binary() is not None and has_module("vllm"), "helm and the local stack's packages")
     unread = {

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from gateway.metering.settle import SettleRecord
@@ -17,6 +18,8 @@ from tests.gateway.test_typed_streams import MESSAGE_STREAM, RESPONSE_STREAM
 from tests.support.gateway import KEY, RunningGateway, gateway
 from tests.support.lag import lag_watched
 from tests.support.upstream import upstream
+
+pytestmark = pytest.mark.slow
 
 ABORTS = 1000
 AT_ONCE = 50

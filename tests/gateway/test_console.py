@@ -143,6 +143,7 @@ async def test_names_from_files_are_text_and_never_markup(tmp_path: Path) -> Non
             await page.evaluate(f"() => {{ {made} }}")
 
 
+@pytest.mark.slow
 async def test_it_says_so_when_the_replica_no_longer_answers(tmp_path: Path) -> None:
     async with two_deployments(tmp_path) as (gw, _, _), browser_page() as page:
         await signed_in(page, gw)

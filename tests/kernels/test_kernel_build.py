@@ -10,6 +10,8 @@ import pytest
 from prime_kernels.build import ARCHITECTURES, PACKAGE, build, find_nvcc
 from prime_kernels.nvfp4_sparse_mla import library
 
+pytestmark = pytest.mark.slow
+
 CSRC = PACKAGE / "nvfp4_sparse_mla" / "csrc"
 
 STRUCTS = {
@@ -59,7 +61,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("library") / "libprime_kernels.so")
 
 
-@pytest.mark.slow
 def test_the_library_loads_and_offers_every_function(built: Path) -> None:
     functions = ctypes.CDLL(str(built))
     for name in ("prime_decode", "prime_decode_prepare", "prime_write_rows", "prime_unpack_rows", "prime_error_text"):
@@ -68,7 +69,6 @@ def test_the_library_loads_and_offers_every_function(built: Path) -> None:
     assert not library.offers_parts(functions)  # those are the benchmark's
 
 
-@pytest.mark.slow
 def test_a_library_for_the_benchmark_offers_the_parts_as_well(tmp_path: Path) -> None:
     if find_nvcc() is None:
         pytest.skip("needs nvcc")
@@ -77,7 +77,6 @@ def test_a_library_for_the_benchmark_offers_the_parts_as_well(tmp_path: Path) ->
     assert functions.prime_decode
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_machine_code_is_what_the_design_asks_for(built: Path, architecture: str) -> None:
     tool = cuobjdump()

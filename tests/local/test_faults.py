@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.stack import Stack
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 HEALED_WITHIN_S = 60.0
 

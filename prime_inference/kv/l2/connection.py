@@ -81,11 +81,12 @@ class Connection:
             if self.read_header(deadline).kind is not ReplyKind.STATUS:
                 raise ConnectionLost(f"{self.address} refused the credentials")
 
-    def idle_fd(self) -> int | None:
-        """The open socket for a reader that is not this class; None while there is none or a reply is half read."""
-        if self._socket is None or self._start != self._end:
-            return None
-        return self._socket.fileno()
+    def fileno(self) -> int:
+        """The open socket, for a reader that is not this class. Raises ConnectionLost where none is open, MalformedReply
+        where the peer said more than it was asked."""
+        if self._start != self._end:
+            raise MalformedReply(f"{self.address}: bytes nobody asked for")
+        return self._live().fileno()
 
     def drop(self) -> None:
         """Close; the next `open` connects anew. Never raises."""

@@ -4,27 +4,13 @@ Raises what the connection raises, with every key before the failing one settled
 says which keys to try again. The key whose reply was awaited is the one charged with the failure.
 """
 
-import importlib
 from collections import deque
 from collections.abc import Iterator
-from itertools import groupby
-from types import ModuleType
 
 from prime_inference.kv.l2.batch import Batch, Task
 from prime_inference.kv.l2.connection import Connection, ConnectionLost, DeadlinePassed, Unreachable
 from prime_inference.kv.l2.outcomes import KeyOutcome, Operation
 from prime_inference.kv.l2.wire import TERMINATOR, MalformedReply, ReplyHeader, ReplyKind, key_command, store_head
-
-
-def _compiled() -> ModuleType | None:
-    try:
-        return importlib.import_module("prime_inference.kv.l2._exchange")
-    except ImportError:  # no C compiler where this was installed: everything below does the same, more slowly
-        return None
-
-
-COMPILED = _compiled()
-"""The same exchange in C (`_exchange.c`), which holds no interpreter lock; None where it was not built."""
 
 CONNECTIONS_TRIED = 2
 """A connection that died while idle is noticed only by the next request; on a second, fresh one, it is the shard."""
@@ -61,11 +47,7 @@ def serve(connection: Connection, window: list[Task], served: list[Served]) -> l
     current = _Current(window)
     try:
         connection.open(window[0].batch.deadline)
-        fd = connection.idle_fd() if COMPILED is not None else None
-        if COMPILED is not None and fd is not None:
-            _exchange_compiled(COMPILED, connection, fd, current, served)
-        else:
-            _exchange(connection, current, served)
+        _exchange(connection, current, served)
     except Unreachable:
         _hand_back(window)
         raise
@@ -95,54 +77,6 @@ class _Current:
             served.append((self.task.batch.operation, outcome, 1, 0))
 
 
-_OPERATIONS = (Operation.LOOKUP, Operation.LOAD, Operation.STORE, Operation.DELETE)
-_CODES = (KeyOutcome.OK, KeyOutcome.ABSENT, KeyOutcome.WRONG_LENGTH, KeyOutcome.SERVER_ERROR)
-_DONE, _DEADLINE, _MALFORMED, _LOST, _DROP = range(5)
-
-
-def _exchange_compiled(
-    compiled: ModuleType, connection: Connection, fd: int, current: _Current, served: list[Served]
-) -> None:
-    """`_exchange` in C, one call for the keys of one operation. All of them are claimed first, since nobody can be asked
-    on the way; the deadline still ends the call, and what it left is handed back."""
-    for operation, tasks in _of_one_operation(current.window):
-        claimed = _claim(tasks)
-        if not claimed:
-            continue
-        current.task = claimed[0]
-        moves = operation in (Operation.LOAD, Operation.STORE)
-        codes, status = compiled.exchange(
-            fd,
-            _OPERATIONS.index(operation),
-            [task.key for task in claimed],
-            [task.buffer for task in claimed] if moves else None,
-            [task.batch.deadline for task in claimed],
-            FLIGHT_BYTES,
-            LARGEST_DISCARD_BYTES,
-        )
-        _settle_codes(claimed, codes, served)
-        if len(codes) < len(claimed):
-            current.task = claimed[len(codes)]
-        if status == _DEADLINE:
-            raise DeadlinePassed(f"{connection.address}")
-        if status == _MALFORMED:
-            raise MalformedReply(f"{connection.address}")
-        if status == _LOST:
-            raise ConnectionLost(f"{connection.address}")
-        if status == _DROP:
-            connection.drop()
-            return
-
-
-def _of_one_operation(tasks: list[Task]) -> Iterator[tuple[Operation, list[Task]]]:
-    """Consecutive keys of one operation."""
-    if tasks[0].batch is tasks[-1].batch:
-        yield tasks[0].batch.operation, tasks
-        return
-    for operation, group in groupby(tasks, key=lambda task: task.batch.operation):
-        yield operation, list(group)
-
-
 def _runs(tasks: list[Task]) -> Iterator[tuple[Batch, list[Task]]]:
     """Consecutive keys of one batch: its lock is taken once for all of them."""
     if tasks and tasks[0].batch is tasks[-1].batch:  # first come, first served: nothing of another batch is between
@@ -153,36 +87,6 @@ def _runs(tasks: list[Task]) -> Iterator[tuple[Batch, list[Task]]]:
         if at == len(tasks) or tasks[at].batch is not tasks[began].batch:
             yield tasks[began].batch, tasks[began:at]
             began = at
-
-
-def _claim(tasks: list[Task]) -> list[Task]:
-    claimed: list[Task] = []
-    for batch, run in _runs(tasks):
-        ours = batch.claim_each([task.index for task in run])
-        if len(ours) == len(run):
-            claimed += run
-        else:
-            kept = set(ours)
-            claimed += [task for task in run if task.index in kept]
-    return claimed
-
-
-def _settle_codes(claimed: list[Task], codes: bytes, served: list[Served]) -> None:
-    at = 0
-    for batch, run in _runs(claimed[: len(codes)]):
-        own = codes[at : at + len(run)]
-        at += len(run)
-        for code in sorted(set(own)):
-            alike = (
-                run
-                if own.count(code) == len(run)
-                else [task for task, its in zip(run, own, strict=True) if its == code]
-            )
-            outcome = _CODES[code]
-            moved = sum([len(task.buffer) for task in alike]) if outcome is KeyOutcome.OK else 0
-            settled = batch.settle_alike([task.index for task in alike], outcome)
-            assert settled == len(alike), "a claimed key is settled by its lane alone"
-            served.append((batch.operation, outcome, settled, moved))
 
 
 def _exchange(connection: Connection, current: _Current, served: list[Served]) -> None:

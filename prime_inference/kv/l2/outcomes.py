@@ -29,3 +29,7 @@ class KeyOutcome(StrEnum):
     """Not done by the deadline, wherever the time went: queue, name lookup, connect, send or receive."""
     CLOSED = "closed"
     """This client was closed first."""
+
+
+Completion = tuple[int, bool, str, list[bool]]
+"""(batch number, went as a whole, error text, per key): LMCache's native-client tuple."""

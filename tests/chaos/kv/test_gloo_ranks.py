@@ -14,6 +14,8 @@ from prime_inference.kv.sharding.agreement import LoadOutcome
 from prime_inference.kv.sharding.broadcast import VERDICT_GRACE_S
 from tests.chaos.kv.gloo_ranks import SCENARIOS, TIMEOUT_S, Scenario
 
+pytestmark = pytest.mark.slow
+
 RUN_TIMEOUT_S = 100
 SLACK_S = 1.5
 """Scheduling of up to four ranks on two busy cores, not part of the promise."""

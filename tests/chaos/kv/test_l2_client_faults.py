@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prime_inference.kv.l2 import exchange
+from prime_inference.kv.l2 import native
 from prime_inference.kv.l2.client import ShardedL2Client
 from prime_inference.kv.l2.outcomes import KeyOutcome
 from tests.chaos.kv.misbehaving_valkey import (
@@ -22,7 +22,7 @@ from tests.chaos.kv.misbehaving_valkey import (
     trickle,
 )
 from tests.conftest import needs_on_ci
-from tests.support.compiled_exchange import compiled
+from tests.support.compiled_native import compiled
 
 VALUE_BYTES = 200_000
 DEADLINE_S = 0.4
@@ -34,11 +34,11 @@ UNTOUCHED = 0xEE
 
 
 @pytest.fixture(params=["compiled", "python"], autouse=True)
-def exchange_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything here holds for the exchange in C and for its fallback."""
+def core_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything here holds for the lanes in C and for their fallback."""
     if request.param == "compiled":
         needs_on_ci(compiled() is not None, "a C compiler with Python's headers")
-    monkeypatch.setattr(exchange, "COMPILED", compiled() if request.param == "compiled" else None)
+    monkeypatch.setattr(native, "COMPILED", compiled() if request.param == "compiled" else None)
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from prime_inference.toolcalls.verdict import Verdict
 from tests.conformance.toolcalls.conftest import Door
 from tests.support.gateway import KEY
 
+pytestmark = pytest.mark.slow
+
 in_session_loop = pytest.mark.asyncio(loop_scope="session")
 TOKENS_A_STEP = 3
 STATUS = {"tool_calls": "completed", "stop": "completed", "length": "incomplete"}

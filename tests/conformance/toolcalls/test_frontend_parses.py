@@ -14,6 +14,8 @@ from prime_inference.toolcalls.suite.cases import canned_messages, function
 from tests.conformance.toolcalls.conftest import Frontend
 from tests.support.gateway import RunningGateway, gateway
 
+pytestmark = pytest.mark.slow
+
 in_session_loop = pytest.mark.asyncio(loop_scope="session")
 
 TOOLS = [

@@ -21,6 +21,8 @@ from prime_inference.toolcalls.suite.parts import MAKERS
 from prime_inference.toolcalls.tags import build_tag, tag_key
 from tests.conformance.toolcalls.conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 MOST_WRONG_ACCEPTED = 0.03
 """Of wrong arguments, by the grammar; the judge accepts none."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.toolcalls.conftest import Door, Frontend
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 CLOSED = {"enable_thinking": False}
 
 

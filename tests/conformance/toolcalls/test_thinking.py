@@ -19,7 +19,7 @@ from prime_inference.toolcalls.suite.cases import function
 from prime_inference.toolcalls.tags import Thinking
 from tests.conformance.toolcalls.conftest import ROOT, Door, Frontend
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 UNIT = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"]}
 CALL = "<tool_call>set<arg_key>unit</arg_key><arg_value>C</arg_value></tool_call>"

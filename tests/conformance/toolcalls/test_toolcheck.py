@@ -15,6 +15,8 @@ from prime_inference.toolcalls.suite.live import schema_cases
 from tests.conformance.toolcalls.conftest import Door
 from tests.support.gateway import KEY
 
+pytestmark = pytest.mark.slow
+
 SCHEMAS = 40
 
 

@@ -14,6 +14,8 @@ from prime_inference.toolcalls.suite.run import STEPS, run_cases
 from prime_inference.toolcalls.suite.wire import CUT, TEXTS, THOUGHT, wire_cases
 from tests.conformance.toolcalls.conftest import Door, Frontend
 
+pytestmark = pytest.mark.slow
+
 in_session_loop = pytest.mark.asyncio(loop_scope="session")
 FEWER_STEPS = (1, 3)
 """One token at a time, and a step that leaves markers in the middle."""

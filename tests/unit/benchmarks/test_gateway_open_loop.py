@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gateway import open_loop
 from benchmarks.gateway.histogram import packed
 from benchmarks.gateway.open_loop import OpenLoop, OpenPlan
-from benchmarks.gateway.points import Length
+from benchmarks.gateway.points import Length, Limits
 from benchmarks.gateway.report import spread_line
 from benchmarks.gateway.saturation import NEAR, SOON_MS, Bracket, What
 from benchmarks.gateway.summary import summarise
@@ -18,14 +19,14 @@ SOON = packed(Counter({1000: 100}))
 LATER = packed(Counter({1600: 100}))
 """About a second."""
 BEGINS_SOON_UP_TO = 900.0
-PLAN = OpenPlan(8, 8, 16, 2, *[Length(0, 1)] * 5)
+PLAN = OpenPlan(8, 8, 16, 2, *[Length(0, 1)] * 5, Limits(1, 1))
 
 
 def target(name: str) -> Target:
     return Target(name, 1, "/", 1, 1)
 
 
-def measured(mode: str, each: Target, connections: int, length: Length, *more: float) -> dict[str, Any]:
+def measured(mode: str, each: Target, connections: int, length: Length, limits: Limits, *more: float) -> dict[str, Any]:
     rate = more[0]
     over = max(0.0, rate - SERVED[each.name])
     counts = {"sent": rate, "ok": rate, "events": rate, "open_at_start": 1, "open_at_end": 1 + over, "cpu_s": 0.7}
@@ -37,12 +38,12 @@ def measured(mode: str, each: Target, connections: int, length: Length, *more: f
     return {**about, **counts, **times}
 
 
-def test_each_saturation_is_found_and_latencies_are_taken_at_the_gateways() -> None:
+def test_each_saturation_is_found_and_latencies_are_taken_at_the_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_loop, "point", measured)
     names = ["relay", "gateway", "litellm"]
     points: list[dict[str, Any]] = []
     loop = OpenLoop(
         PLAN,
-        measured,
         target("direct"),
         [target(name) for name in names],
         lambda length, _: length,

@@ -1,11 +1,13 @@
 """From made-up points to the numbers and lines that a reader sees."""
 
+import os
 from collections import Counter
 from typing import Any
 
 from benchmarks.gateway.histogram import packed
+from benchmarks.gateway.pace import lap_ms
 from benchmarks.gateway.plot import svg
-from benchmarks.gateway.report import goals, open_table, table
+from benchmarks.gateway.report import goals, laps_line, open_table, table
 from benchmarks.gateway.summary import summarise
 
 MIB = 2**20
@@ -146,3 +148,15 @@ def test_a_target_whose_points_are_all_void_has_no_number() -> None:
     summary["targets"]["relay"] = nothing
     assert "| bare relay | void | void | void | void | void | void | void | 100 | 50 | 3 |" in table(summary["targets"])
     assert svg(summary).count(">void<") == 3
+
+
+def test_the_page_says_how_steady_the_targets_core_was() -> None:
+    assert laps_line({}) == []
+    (line,) = laps_line({"laps_ms": {"least": 2.66, "median": 3.1, "most": 4.81}})
+    assert "2.7 ms at best, 3.1 ms at the median and 4.8 ms at worst" in line
+
+
+def test_a_lap_of_the_targets_core_takes_a_few_milliseconds_and_leaves_the_thread_where_it_was() -> None:
+    cores = os.sched_getaffinity(0)
+    assert 0.1 < lap_ms() < 1000
+    assert os.sched_getaffinity(0) == cores

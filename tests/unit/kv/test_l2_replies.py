@@ -1,9 +1,9 @@
-"""Every mixture of replies, cut anywhere by the network, through the exchange in C and through its fallback."""
+"""Every mixture of replies, cut anywhere by the network, through the lanes in C and through their fallback."""
 
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from prime_inference.kv.l2 import exchange
 from prime_inference.kv.l2.batch import Batch, Task
 from prime_inference.kv.l2.connection import Connection
+from prime_inference.kv.l2.native import OUTCOMES
 from prime_inference.kv.l2.outcomes import KeyOutcome, Operation
 from prime_inference.kv.l2.settings import ShardAddress
 from tests.conftest import needs_on_ci
-from tests.support.compiled_exchange import compiled
+from tests.support.compiled_native import compiled
 
 SIZES = st.sampled_from([1, 2, 7, 100, 4090, 5000, 140_000])
 """On both sides of the read-ahead buffer and of the length from which a value travels alone."""
@@ -58,6 +59,7 @@ def answering(raw: bytes, cuts: list[int]) -> Iterator[socket.socket]:
     ours, theirs = socket.socketpair()
 
     def answer() -> None:
+        theirs.recv(1)  # what is said before it is asked is another test's
         edges = [0, *sorted({cut % len(raw) for cut in cuts}), len(raw)]
         for start, end in pairwise(edges):
             theirs.sendall(raw[start:end])
@@ -71,24 +73,40 @@ def answering(raw: bytes, cuts: list[int]) -> Iterator[socket.socket]:
     theirs.close()
 
 
-@pytest.mark.parametrize("kind", ["compiled", "python"])
+def through_python(ours: socket.socket, keys: list[str], memory: list[bytearray]) -> list[KeyOutcome]:
+    batch = Batch(1, Operation.LOAD, [key.encode() for key in keys], time.monotonic() + 20, lambda _: None)
+    window = [Task(batch, index, memoryview(memory[index])) for index in range(len(keys))]
+    assert exchange.serve(Attached(ours), window, []) == []
+    return batch.outcomes
+
+
+def through_c(ours: socket.socket, keys: list[str], memory: list[bytearray]) -> list[KeyOutcome]:
+    built = compiled()
+    needs_on_ci(built is not None, "a C compiler with Python's headers")
+    assert built is not None
+    pool, now = built.Pool(1, (1, 1, 1), ()), time.monotonic()
+    batch = pool.submit(1, keys, memory, now, now + 20)
+    thread = threading.Thread(target=pool.serve, args=(1, ours.fileno()))  # one thread a lane: the loads' is the second
+    thread.start()
+    assert batch.wait(20)
+    pool.close()
+    thread.join()
+    return [OUTCOMES[code] for code in batch.codes()]
+
+
+@pytest.mark.parametrize("through", [through_c, through_python])
 @given(replies=REPLIES, cuts=st.lists(st.integers(0, 1 << 20), max_size=6))
 @settings(deadline=None, max_examples=60)
 def test_each_key_gets_its_own_reply_and_its_own_value(
-    kind: str, replies: list[tuple[int, KeyOutcome]], cuts: list[int]
+    through: Callable[[socket.socket, list[str], list[bytearray]], list[KeyOutcome]],
+    replies: list[tuple[int, KeyOutcome]],
+    cuts: list[int],
 ) -> None:
-    needs_on_ci(kind == "python" or compiled() is not None, "a C compiler with Python's headers")
     raw = b"".join(reply_of(index, size, outcome) for index, (size, outcome) in enumerate(replies))
-    batch = Batch(
-        1, Operation.LOAD, [b"k%d" % index for index in range(len(replies))], time.monotonic() + 20, lambda _: None
-    )
     memory = [bytearray(size) for size, _ in replies]
-    window = [Task(batch, index, memoryview(memory[index])) for index in range(len(replies))]
-    patch = pytest.MonkeyPatch()
-    with patch.context() as patched, answering(raw, cuts) as ours:
-        patched.setattr(exchange, "COMPILED", compiled() if kind == "compiled" else None)
-        assert exchange.serve(Attached(ours), window, []) == []
-    assert batch.outcomes == [outcome for _, outcome in replies]
+    with answering(raw, cuts) as ours:
+        outcomes = through(ours, [f"k{index}" for index in range(len(replies))], memory)
+    assert outcomes == [outcome for _, outcome in replies]
     for index, (size, outcome) in enumerate(replies):
         if outcome is KeyOutcome.OK:
             assert memory[index] == value_of(index, size)
