@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 ASK_EVERY_S = 0.002
-"""Also the error of an answer's time, and at most what it adds to an answer."""
-
-PACE_S = 0.0005
-"""Between two questions, whatever the number of lookups: each is one message to LMCache's server."""
+ASK_SHARE = 1 / 32
+"""A lookup is asked after when it is older by this share than at the last time, and at most each ASK_EVERY_S. So an answer
+is seen late by no more than that, and one that takes long costs few messages: the engine needs the processor meanwhile."""
 
 GIVEN_UP_AFTER_S = 60.0
 """A lookup without an answer for so long is not asked after any more; its request's end is what releases it."""
@@ -33,7 +32,8 @@ class LookupWatch:
     def __init__(self, ask: Callable[[str], int | None]) -> None:
         self._ask = ask
         self._lock = threading.Lock()
-        self._until: dict[str, float] = {}
+        self._waiting: dict[str, tuple[float, float]] = {}
+        """When each began, and when it is to be asked after next."""
         self._answers: dict[str, Answer] = {}
         self._thread: threading.Thread | None = None
 
@@ -44,7 +44,8 @@ class LookupWatch:
             if found is not None:
                 self._answers[request] = Answer(found, time.monotonic())
                 return self._answers[request]
-            self._until[request] = time.monotonic() + GIVEN_UP_AFTER_S
+            began = time.monotonic()
+            self._waiting[request] = (began, began)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="prime-lookup-watch", daemon=True)
                 self._thread.start()
@@ -57,26 +58,28 @@ class LookupWatch:
     def forget(self, request: str) -> None:
         """`ask` is not called for it any more when this returns."""
         with self._lock:
-            self._until.pop(request, None)
+            self._waiting.pop(request, None)
             self._answers.pop(request, None)
 
     def stop(self) -> None:
         """The thread ends by itself at its next turn."""
         with self._lock:
-            self._until.clear()
+            self._waiting.clear()
 
     def _run(self) -> None:
         while True:
-            time.sleep(max(ASK_EVERY_S, PACE_S * len(self._until)))
+            time.sleep(ASK_EVERY_S)
             with self._lock:
-                for request, until in list(self._until.items()):
-                    del self._until[request]  # first: one whose question raises is not asked after again
+                for request, (began, due) in list(self._waiting.items()):
+                    if time.monotonic() < due:
+                        continue
+                    del self._waiting[request]  # first: one whose question raises is not asked after again
                     found = self._ask(request)
                     now = time.monotonic()
                     if found is not None:
                         self._answers[request] = Answer(found, now)
-                    elif now < until:
-                        self._until[request] = until
-                if not self._until:
+                    elif now < began + GIVEN_UP_AFTER_S:
+                        self._waiting[request] = (began, now + ASK_SHARE * (now - began))
+                if not self._waiting:
                     self._thread = None
                     return

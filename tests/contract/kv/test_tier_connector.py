@@ -159,6 +159,7 @@ def test_a_late_lookup_is_given_up_and_its_locks_are_released_when_it_is_answere
     side.scheduler_adapter.free_lookup_locks.assert_not_called()
 
     side.scheduler_adapter.check_lookup_result.return_value = 1_024
+    clock += 1.0  # so that it is asked after again
     until(lambda: bool(side._lookups._answers))
     side.build_connector_meta(SchedulerOutput.make_empty())
     freed = side.scheduler_adapter.free_lookup_locks.call_args.kwargs
@@ -200,11 +201,12 @@ def test_the_gate_learns_from_an_answer_that_came_while_the_prompt_was_computed(
     side.update_state_after_alloc(request, blocks_of(257), 0)
     assert tier.bytes_per_s == 1e9
     side.scheduler_adapter.check_lookup_result.return_value = 256
+    clock += 0.0005  # so that it is asked after again
     until(lambda: bool(side._lookups._answers))
     clock += 3.0  # the step of the model
     request.status = RequestStatus.FINISHED_LENGTH_CAPPED
     side.request_finished(request, [])
-    assert tier.bytes_per_s > 2e9  # 12 ms, not 3 s
+    assert tier.bytes_per_s > 1.5e9  # 12 ms, not 3 s
     side.scheduler_adapter.free_lookup_locks.assert_called_once()
 
 

@@ -52,6 +52,21 @@ def test_what_is_forgotten_is_not_asked_after_and_without_any_the_thread_ends() 
     until(lambda: not any(thread.name == "prime-lookup-watch" for thread in threading.enumerate()))
 
 
+def test_the_longer_a_lookup_takes_the_fewer_questions_it_costs() -> None:
+    asked: list[float] = []
+
+    def ask(_request: str) -> None:
+        asked.append(time.monotonic())
+
+    watch = LookupWatch(ask)
+    watch.watch("one")
+    until(lambda: asked[-1] - asked[0] > 0.6)
+    watch.stop()
+    assert len(asked) < 150  # at 2 ms it would have been 300
+    last, before = asked[-1], asked[-2]
+    assert last - before > 0.9 * (before - asked[0]) / 32
+
+
 def test_one_whose_question_fails_takes_no_other_along() -> None:
     asked: list[str] = []
 
