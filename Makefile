@@ -99,6 +99,12 @@ bench-kv-under-load: $(VENV)/.test ## every path of the KV tier in the local sta
 	$(BIN)/python -m benchmarks.kv_tiers.under_load --out benchmarks/results/$$(date +%F)$(SUFFIX)-kv-under-load/result.json $(ARGS)
 	$(BIN)/python -m benchmarks.kv_tiers.report
 
+.PHONY: bench-kv-paired
+bench-kv-paired: $(VENV)/.test ## the gate against computing and against loading always, on real engines over throttled stores; then the docs page (10 min)
+	test -n "$(MODEL)" || { echo "MODEL=: SmolLM2-135M-Instruct as a folder"; exit 2; }
+	$(BIN)/python -m benchmarks.kv_tiers.paired --model $(MODEL) --out benchmarks/results/$$(date +%F)$(SUFFIX)-kv-paired/result.json $(ARGS)
+	$(BIN)/python -m benchmarks.kv_tiers.report
+
 .PHONY: bench-gateway
 bench-gateway: $(VENV)/.test ## the gateway beside a bare relay, LiteLLM and vLLM's router, on two cores; then the docs page (8 min)
 	$(BIN)/python -m benchmarks.gateway.bench --out benchmarks/results/$$(date +%F)$(SUFFIX)-gateway $(ARGS)

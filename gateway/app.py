@@ -106,6 +106,8 @@ def public_app(state: GatewayState) -> FastAPI:
         openapi_url=f"{API_PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
+        # A redirect names a scheme and a host that only the proxy before us knows: clients would be sent to plain HTTP.
+        redirect_slashes=False,
     )
     app.state.gateway = state
     app.include_router(generate.router, prefix=API_PREFIX, tags=["generation"])

@@ -9,6 +9,7 @@
       Conflict                409  invalid_request_error   what was asked for does not go with how things stand
       PayloadTooLarge         413  invalid_request_error
       Overloaded              429  rate_limit_error        no room now; carries Retry-After
+      HeadersTooLarge         431  invalid_request_error
       Internal                500  server_error            a bug of ours
       UpstreamFailed          502  server_error            a deployment answered wrongly, or not at all
       Unavailable             503  server_error            every deployment of the model is unavailable
@@ -102,6 +103,12 @@ class Overloaded(ApiError):
     status = 429
     type = "rate_limit_error"
     default_code = "overloaded"
+
+
+class HeadersTooLarge(ApiError):
+    status = 431
+    type = "invalid_request_error"
+    default_code = "headers_too_large"
 
 
 class Internal(ApiError):

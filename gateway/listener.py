@@ -2,6 +2,7 @@
 
 - A client that sends its headers slowly, or connects and sends nothing, is cut off: each would hold a connection and its
   buffers for as long as it likes. uvicorn's own timer begins only after a first answer.
+- A head has a size: without one, whoever can connect could have as much memory as fits into the time for headers.
 - Requests are told when their client has gone; else each needs a task that waits for that.
 - An answer's headers leave with the beginning of its body: a system call less for each.
 - A piece of a streamed body can be sent without a task: each would be woken for every event of its stream.
@@ -10,7 +11,10 @@
 import asyncio
 from typing import Any
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.errors import HeadersTooLarge
 
 CLIENT_GONE = "prime.client_gone"
 """Key of a request's scope: a function without arguments, whose future is done when the connection has ended. To be asked
@@ -21,12 +25,17 @@ WRITE_NOW = "prime.write_now"
 client does not read what it was sent before, or has gone: then nothing is sent, and `send` is to be used, which waits."""
 
 
+MOST_HEAD_BYTES = 64 * 1024
+"""A request's line and headers. SDKs send 1 to 2 KB; proxies in front of us add some more."""
+
+
 def protocol_with(header_timeout_s: float) -> type[HttpToolsProtocol]:
     """uvicorn's protocol class, with a deadline from the connection, or a request's first byte, to its last header."""
 
     class Listener(HttpToolsProtocol):
         _deadline: asyncio.TimerHandle | None = None
         _in_headers = False
+        _head_bytes = 0
         _gone: "asyncio.Future[None]"
         transport: "HeadHolder"
 
@@ -45,10 +54,15 @@ def protocol_with(header_timeout_s: float) -> type[HttpToolsProtocol]:
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             if self._in_headers:
-                self._arm()
+                self._head_bytes += len(data)
+                if self._head_bytes > MOST_HEAD_BYTES:
+                    self._refuse_head()
+                else:
+                    self._arm()
 
         def on_message_begin(self) -> None:
             self._in_headers = True
+            self._head_bytes = 0
             super().on_message_begin()
             self.scope[CLIENT_GONE] = self._client_gone  # type: ignore[literal-required]
             self.scope[WRITE_NOW] = self._write_now  # type: ignore[literal-required]
@@ -70,6 +84,16 @@ def protocol_with(header_timeout_s: float) -> type[HttpToolsProtocol]:
                 return False
             self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
             return True
+
+        def _refuse_head(self) -> None:
+            # Behind an answer that still runs nothing else may be said.
+            if self.cycle is None or self.cycle.response_complete:
+                error = HeadersTooLarge(f"The request's headers are larger than {MOST_HEAD_BYTES} bytes.")
+                body = msgspec.json.encode(error.body())
+                head = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n"
+                fields = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+                self.transport.write(head + fields + body)
+            self.transport.close()
 
         def _arm(self) -> None:
             if self._deadline is None:

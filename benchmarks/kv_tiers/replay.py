@@ -166,7 +166,11 @@ class Replay:
             share = 1.0 if load.left_bytes <= 1.0 else 1.0 - load.left_bytes / load.total_bytes
             tokens = int(share * load.tokens) // CHUNK_TOKENS * CHUNK_TOKENS
             if load.handle is not None:
-                self._gate.ended(TIER, load.handle, tokens, self._now)
+                if tokens:
+                    self._gate.ended(TIER, load.handle, tokens, self._now)
+                else:
+                    self._gate.late(TIER, load.handle, load.tokens, self._now)
+                    self._gate.failed(TIER, load.handle, self._now)  # nothing of it moves any more
             self._queue(load.request, tokens)
 
     def _arrive(self, request: Request) -> None:

@@ -113,7 +113,10 @@ def main() -> None:
         [],
         [
             *(ROOT / "prime_inference/kv/gate").glob("*.py"),
-            *(ROOT / "benchmarks/kv_tiers" / name for name in ("replay.py", "replay_throttle.py", "record.py")),
+            *(
+                ROOT / "benchmarks/kv_tiers" / name
+                for name in ("replay.py", "replay_throttle.py", "record_service_times.py")
+            ),
             SERVICE_TIMES,
         ],
     )

@@ -113,9 +113,51 @@ def counts(told: Mapping[str, float]) -> str:
     return ", ".join(f"{count:.0f} {name}" for name, count in told.items()) or "none"
 
 
+def paired_section(result: Result) -> str:
+    """Gate against computing and against loading always, a row a bandwidth, in the order in which they were met."""
+    break_even = result["break_even_bytes_per_s"]
+    lines = [
+        f"R was {result['prefill']['tokens_per_s']:.0f} tokens a second and so B* {break_even / 1e6:.1f} MB/s.",
+        "",
+        "| link | compute | always load | gate | gate loaded | gate less compute | settled | gate less always | settled |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in result["summary"]:
+        medians = row["median_s"]
+        cells = [
+            f"{row['multiple']:g} x B*, {row['multiple'] * break_even / 1e6:.1f} MB/s",
+            *(f"{medians[arm]:.2f}" for arm in ("compute", "always", "gate")),
+            f"{row['loaded']['gate']} of {row['prompts']}",
+            *(
+                f"{told['mean_s']:+.2f} [{told['mean_95_s'][0]:+.2f}, {told['mean_95_s'][1]:+.2f}]" if told else ""
+                for pair in ("gate_minus_compute", "gate_minus_always")
+                for told in (row[pair]["all"], row[pair]["settled"])
+            ),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", paired_verdict(result["summary"])])
+
+
+def paired_verdict(summary: Sequence[Result]) -> str:
+    """Where the whole interval of the mean, learning included, lies on one side of nothing."""
+
+    def where(pair: str, sign: int) -> str:
+        found = [
+            f"{row['multiple']:g}" for row in summary if min(sign * end for end in row[pair]["all"]["mean_95_s"]) > 0
+        ]
+        return " and ".join(found) + " x B*" if found else "no bandwidth"
+
+    return " ".join(
+        f"Against {other} the gate is shown faster at {where(pair, -1)} and slower at {where(pair, 1)}."
+        for pair, other in (("gate_minus_compute", "computing"), ("gate_minus_always", "loading always"))
+    )
+
+
 SECTIONS: tuple[tuple[str, str, Callable[[Result], str]], ...] = (
     ("l2", "kv-l2-exchange", l2_section),
+    ("paired", "kv-paired", paired_section),
     ("under load", "kv-under-load", under_load_section),
+    ("needles", "kv-needles-longest", under_load_section),
 )
 
 

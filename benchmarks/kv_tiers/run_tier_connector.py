@@ -36,12 +36,13 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def start_server(ports: Sequence[int], listen: int, log: Path) -> subprocess.Popen[bytes]:
+def start_server(ports: Sequence[int], listen: int, log: Path, **more: Any) -> subprocess.Popen[bytes]:
+    """`more`: parameters of the L2 client beside the shards' addresses."""
     adapter = {
         "type": "native_plugin",
         "module_path": "prime_inference.kv.l2.client",
         "class_name": "ShardedL2Client",
-        "adapter_params": {"urls": [f"resp://127.0.0.1:{port}" for port in ports]},
+        "adapter_params": {"urls": [f"resp://127.0.0.1:{port}" for port in ports], **more},
     }
     command = [
         str(Path(sys.executable).with_name("lmcache")),

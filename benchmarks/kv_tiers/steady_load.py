@@ -27,13 +27,14 @@ def prompt_of(number: int) -> str:
 
 
 class SteadyLoad:
-    def __init__(self, stack: Stack, began: float) -> None:
-        """`began`: zero of the samples' clock."""
+    def __init__(self, stack: Stack, began: float, clients: int = CLIENTS, pause_s: float = PAUSE_S) -> None:
+        """`began`: zero of the samples' clock. `pause_s`: between an answer and a client's next question."""
         self.samples: list[dict[str, Any]] = []
         self._stack = stack
+        self._pause_s = pause_s
         self._ended = threading.Event()
         self._began = began
-        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(CLIENTS)]
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(clients)]
         for thread in self._threads:
             thread.start()
 
@@ -45,7 +46,7 @@ class SteadyLoad:
 
     def _run(self, client: int) -> None:
         draw, asked = random.Random(client), 0
-        while not self._ended.wait(PAUSE_S):
+        while not self._ended.wait(self._pause_s):
             again = draw.random() < 0.5
             asked += 1
             number = draw.randrange(REPEATED) if again else 1000 * (client + 1) + asked

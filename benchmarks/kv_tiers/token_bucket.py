@@ -14,28 +14,29 @@ DEPTH_S = 0.01
 
 
 class Bucket:
-    """`rate` bytes a second, shared by everyone who takes."""
+    """`rate` bytes a second, shared by everyone who takes; it may be set anew at any time."""
 
     def __init__(self, rate: float) -> None:
-        self._rate = rate
+        self.rate = rate
         self._lock = threading.Lock()
         self._free_at = time.monotonic()
 
     def take(self, count: int) -> None:
         with self._lock:
             begin = max(self._free_at, time.monotonic() - DEPTH_S)
-            self._free_at = begin + count / self._rate
+            self._free_at = begin + count / self.rate
             wait_s = self._free_at - time.monotonic()
         if wait_s > 0:
             time.sleep(wait_s)
 
 
 class ThrottledStore:
-    """Listens on `port` for the Valkey at `target`. `moved` counts the bytes of its answers."""
+    """Listens on `port` for the Valkey at `target`. `moved` counts the bytes of its answers. `rate` in bytes a second, or the
+    bucket that it shares with other stores, as behind one link."""
 
-    def __init__(self, target: int, rate: float) -> None:
+    def __init__(self, target: int, rate: float | Bucket) -> None:
         self._target = target
-        self._bucket = Bucket(rate)
+        self._bucket = rate if isinstance(rate, Bucket) else Bucket(rate)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = []
         self.port = int(self._listener.getsockname()[1])

@@ -38,8 +38,8 @@ Held = dict[int, dict[bytes, int]]
 
 
 class Walk:
-    def __init__(self, stack: Stack, names: Sequence[str], began: float) -> None:
-        """`began`: zero of the samples' clock."""
+    def __init__(self, stack: Stack, names: Sequence[str], began: float, sentences: int = SENTENCES) -> None:
+        """`began`: zero of the samples' clock. `sentences`: of each prompt."""
         self.stack = stack
         self.names = names
         self.rows: list[dict[str, Any]] = []
@@ -48,6 +48,7 @@ class Walk:
         self.replaced: list[dict[str, Any]] = []
         """When processes were away."""
         self._began = began
+        self._sentences = sentences
         self.shards = Shards([self._port_of(f"l2-{shard}") for shard in range(SHARDS)], self._pid_of_shard)
 
     def run(self) -> None:
@@ -76,6 +77,27 @@ class Walk:
             self.ask(Way.RESTARTED, name, "d")
         self.read_pages("prefill-0", "lmcache")
 
+    def run_once_each(self) -> None:
+        """For prompts so long that the shards hold each only once: no copies for later paths. Before each path the engine and
+        LMCache's server are replaced, so that only L2 can have it; what a path took away was computed and stored again."""
+        for name in self.names:
+            self.ask(Way.COLD, name, "a")
+        time.sleep(STORED_WITHIN_S)
+        self.replace("prefill-0")
+        for name in self.names:
+            self.ask(Way.L1, name, "a")
+        self.replace("prefill-0", "lmcache")
+        for name in self.names:
+            self.ask(Way.L2, name, "a")
+        self.replace("prefill-0", "lmcache")
+        for name in self.names:
+            self.remove(Way.EVICTED, name, "a", self.shards.evict)
+        self.replace("prefill-0", "lmcache")
+        killed: set[int] = set()
+        for name in self.names[:KILLED]:
+            killed |= self.kill_in_load(name, "a", frozenset(killed))
+        self.read_pages("prefill-0", "lmcache")
+
     # ── asking ──
 
     def ask(self, way: Way, name: str, tenant: str, held: Held | None = None) -> dict[str, Any]:
@@ -90,7 +112,7 @@ class Walk:
         """`from_l2`: chunks that the shards were asked for and had, by the keys' own time since they were last read."""
         at = time.monotonic()
         told: dict[str, Any] = {"at_s": round(at - self._began, 3), "status": None, "hung": False}
-        prompt = text_of(name, SENTENCES)
+        prompt = text_of(name, self._sentences)
         body = {"model": self.stack.model, "prompt": prompt, "max_tokens": ANSWER_TOKENS, "temperature": 0}
         try:
             answer = httpx.post(

@@ -23,6 +23,9 @@ USUAL_ANSWER_TOKENS = 256
 MAX_ANSWER_TOKENS = 32_768
 """Clients state the model's whole context as a matter of course; few answers come near it."""
 
+MOST_REASONABLE_TOKENS = 10**9
+"""What a limit is reckoned with at most: JSON has integers of thousands of digits, which no float holds."""
+
 _decoder = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
 
@@ -58,7 +61,7 @@ class GenerationRequest:
         for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
             most = self.fields.get(name)
             if isinstance(most, int) and not isinstance(most, bool) and most > 0:
-                return most
+                return min(most, MOST_REASONABLE_TOKENS)
         return None
 
     @property

@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.dialects.writer import Unspeakable, Writer
 from gateway.metering.usage import Usage
+from gateway.relay.chunk import NO_CHUNK, is_chunk
 from gateway.relay.sse import DONE, EventSplitter, data_of
 from gateway.relay.stream import Editor, StreamEnd, UpstreamErrorEvent
 
@@ -63,6 +64,8 @@ class DialectEditor:
             chunk = _decode(data)
             if self._chat.error is not None and chunk.get("error"):
                 return self._writer.error(self._chat.error)
+            if not is_chunk(chunk):
+                raise Unspeakable(NO_CHUNK)
             return self._writer.chunk(chunk)
         except Unspeakable as problem:
             self._unspeakable = UpstreamErrorEvent(BAD_GATEWAY, str(problem))

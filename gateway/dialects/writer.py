@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from gateway.metering.usage import count_of
 from gateway.relay.stream import UpstreamErrorEvent
 
 ID_BYTES = 12
@@ -51,9 +52,9 @@ def event(kind: str, body: dict[str, Any]) -> bytes:
     return b"event: " + kind.encode() + b"\ndata: " + msgspec.json.encode({"type": kind, **body}) + b"\n\n"
 
 
-def counted(usage: Any, name: str, detail: str | None = None) -> int:
-    """A count of a chat usage; 0 where the engine left it out."""
-    source = (usage or {}).get(name)
-    if detail is not None:
-        source = (source or {}).get(detail)
-    return int(source or 0)
+def counted(usage: dict[str, Any], name: str, detail: str | None = None) -> int:
+    """A count of a chat usage; 0 where the engine left it out, or wrote what is none."""
+    try:
+        return count_of(usage, name) if detail is None else count_of(usage.get(name), detail)
+    except ValueError:
+        return 0

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, ValidationError, model_validator
 
 from gateway.admission.policy import Weight
 from gateway.site.valkey_store import SiteAddress
@@ -51,7 +51,34 @@ DEFAULT_DECODE_TOKENS_PER_SECOND = 10
 
 DEFAULT_LIMIT = Weight(DEFAULT_REQUESTS, DEFAULT_TOKENS)
 
-HostPort = Annotated[str, Field(pattern=r"^[^\s:]+:[0-9]{1,5}$")]
+
+def _resolvable(host: str) -> str:
+    """Raises ValueError for what no resolver takes: found out at the first connection it would be an error there."""
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise ValueError(f"{host!r} is no host's name") from error
+    return host
+
+
+def _host_and_port(text: str) -> str:
+    host, port = _host_port(text)
+    _resolvable(host)
+    if not 1 <= port <= 65535:
+        raise ValueError(f"{port} is no port")
+    return text
+
+
+def _without_a_path(url: HttpUrl) -> HttpUrl:
+    """Paths are the gateway's to add, and it sends no credentials: either would be dropped, or make a 404 of each request."""
+    if url.path not in (None, "/") or url.query or url.fragment or url.username or url.password:
+        raise ValueError("a frontend's URL is a scheme, a host and a port, nothing else")
+    _resolvable(url.host or "")
+    return url
+
+
+HostPort = Annotated[str, Field(pattern=r"^[^\s:]+:[0-9]{1,5}$"), AfterValidator(_host_and_port)]
+FrontendUrl = Annotated[HttpUrl, AfterValidator(_without_a_path)]
 
 
 class ValkeyEntry(_Closed):
@@ -95,7 +122,7 @@ class DeploymentEntry(_Closed):
     name: Name
     site: Name = "local"
     region: str = ""
-    frontends: tuple[HttpUrl, ...] = Field(min_length=1)
+    frontends: tuple[FrontendUrl, ...] = Field(min_length=1)
     """Dynamo frontends of this deployment; a session always asks the same one of them while it answers."""
     capacity: CapacityEntry = CapacityEntry()
     priority: int = 0

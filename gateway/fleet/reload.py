@@ -56,7 +56,13 @@ class FileWatch:
             logger.error("files refused, the former ones stay", extra={"error": str(error)})
             self._tell(ReloadResult.REFUSED)
             return
-        await self._take(snapshot)
+        try:
+            await self._take(snapshot)
+        except Exception:
+            # The boundary of a background task: were it to end here, no file would be looked at again, and nobody told.
+            logger.exception("files read and not taken, the former ones stay")
+            self._tell(ReloadResult.REFUSED)
+            return
         logger.info("files taken", extra={"deployments": sorted(snapshot.fleet.deployments)})
         self._tell(ReloadResult.TAKEN)
 

@@ -23,15 +23,33 @@ class Usage(NamedTuple):
         return self.prompt_tokens + self.completion_tokens
 
 
-def usage_of(body: dict[str, Any]) -> Usage:
-    """Read an OpenAI `usage` object; details that the engine leaves out count as 0."""
+MOST_TOKENS = 2**53
+"""No request has more; what says so is no count."""
+
+
+def count_of(source: Any, name: str) -> int:
+    """A count in a usage object, or in its details; 0 where either is left out. Raises ValueError for what is no count."""
+    if not source:
+        return 0
+    value = source.get(name) if isinstance(source, dict) else "none"
+    if value is None:
+        return 0
+    if type(value) is not int or not 0 <= value <= MOST_TOKENS:
+        raise ValueError(f"{name} is no count")
+    return value
+
+
+def usage_of(body: dict[str, Any]) -> Usage | None:
+    """Read an OpenAI `usage` object; details that the engine leaves out count as 0. None where what it says are no
+    counts: then nobody knows, and an answer is not lost for it."""
     prompt_details = body.get("prompt_tokens_details") or {}
-    cached = prompt_details.get("cached_tokens")
-    completion_details = body.get("completion_tokens_details") or {}
-    return Usage(
-        prompt_tokens=int(body.get("prompt_tokens") or 0),
-        completion_tokens=int(body.get("completion_tokens") or 0),
-        cached_tokens=int(cached or 0),
-        reasoning_tokens=int(completion_details.get("reasoning_tokens") or 0),
-        cached_known=cached is not None,
-    )
+    try:
+        return Usage(
+            prompt_tokens=count_of(body, "prompt_tokens"),
+            completion_tokens=count_of(body, "completion_tokens"),
+            cached_tokens=count_of(prompt_details, "cached_tokens"),
+            reasoning_tokens=count_of(body.get("completion_tokens_details"), "reasoning_tokens"),
+            cached_known=prompt_details.get("cached_tokens") is not None,
+        )
+    except ValueError:
+        return None

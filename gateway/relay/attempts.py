@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from gateway.breaker import Ending
-from gateway.errors import ApiError
+from gateway.errors import ApiError, UpstreamTimeout
 from gateway.fleet.choice import Target
 from gateway.guard.gate import Gate
 from gateway.guard.ticket import Ticket
@@ -38,8 +38,11 @@ Began = TypeVar("Began")
 Begin = Callable[[Target, UpstreamAnswer, Ticket], Awaitable[Began]]
 
 MAX_ATTEMPTS = 3
-"""Attempts a request may make in all: enough to leave a dead frontend and a dead deployment behind, few enough that a
-request every deployment refuses does not multiply its load."""
+"""Attempts of a request that may cost an engine work: enough to leave a dead frontend and a dead deployment behind, few
+enough that a request which breaks every engine does not multiply its harm. What is refused at the door (`AT_THE_DOOR`) costs
+none: every deployment is asked once before the client hears that none can."""
+
+AT_THE_DOOR = frozenset({Cause.CONNECT, Cause.UNAVAILABLE, Cause.BUSY, Cause.REFUSED_US})
 
 USUAL_LONG_ANSWER_TOKENS = 4096
 """What an answer without a stated limit is reckoned at when a deployment that has not answered is judged."""
@@ -235,28 +238,36 @@ class Attempts:
     ) -> Began:
         failures: list[AttemptFailed] = []
         passed_over: set[str] = set()
+        asked: set[str] = set()
+        worked = 0
         full: list[Target] = []
         alone = len({target.deployment.name for target in self._targets}) == 1
         waiting = [(target, self._patience_s if alone else 0.0) for target in self._targets]
-        while waiting and self.made < MAX_ATTEMPTS and time.monotonic() < deadline:
+        while waiting and worked < MAX_ATTEMPTS and time.monotonic() < deadline:
             target, patience_s = waiting.pop(0)
-            if target.deployment.name not in passed_over:
+            name = target.deployment.name
+            # Another frontend of a deployment that was asked is one attempt among three, as ever.
+            if name not in passed_over and (name not in asked or self.made < MAX_ATTEMPTS):
                 try:
                     ticket = await self._gate.enter(target.deployment, patience_s)
                 except AttemptFailed as refused:
                     failures.append(refused)
-                    passed_over.add(target.deployment.name)
+                    passed_over.add(name)
                     if refused.cause is Cause.FULL and patience_s == 0.0:
                         full.append(target)
                 else:
+                    asked.add(name)
                     try:
                         return await self._attempt(target, ticket, headers, body, begin, allowance_of(ticket))
                     except AttemptFailed as failed:
                         failures.append(failed)
+                        worked += failed.cause not in AT_THE_DOOR
             if not waiting and full and self._patience_s > 0:
                 passed_over.discard(full[0].deployment.name)
                 failures = [each for each in failures if each.cause is not Cause.FULL]
                 waiting, full = [(full[0], self._patience_s)], []
+        if self._targets and not failures:
+            raise UpstreamTimeout("The request's time was up before it could be sent.")
         raise error_for(failures)
 
     async def _attempt(

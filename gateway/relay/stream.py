@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from gateway.metering.usage import Usage, usage_of
+from gateway.relay.chunk import NO_CHUNK, is_chunk
 from gateway.relay.sse import DONE, data_of, event_of, field_of
 
 _FINISH_MARK = re.compile(rb'"finish_reason"\s*:\s*"')
@@ -96,10 +97,11 @@ class StreamEditor:
         if self._running_usage:
             running, self._running_usage = self._running_usage, b""
             try:
-                self._usage = usage_of(_decode(running))
-            except (AttributeError, TypeError, ValueError):
-                # Numbers that are none: what was known before stands, and closing a stream must not fail on it.
-                return self._usage
+                said = usage_of(_decode(running))
+            except msgspec.DecodeError:
+                said = None
+            # Numbers that are none: what was known before stands, and closing a stream must not fail on it.
+            self._usage = said or self._usage
         return self._usage
 
     def feed(self, event: bytes) -> bytes:
@@ -169,10 +171,10 @@ class StreamEditor:
             chunk = _decode(data)
         except msgspec.DecodeError:
             return self.fail(UpstreamErrorEvent(502, "an upstream event was not JSON"))
-        if not isinstance(chunk, dict):
-            return event
-        if chunk.get("error"):
+        if isinstance(chunk, dict) and chunk.get("error"):
             return self.fail(_error_in(chunk["error"]))
+        if not is_chunk(chunk):
+            return self.fail(UpstreamErrorEvent(502, NO_CHUNK))
         if not self._identity:
             self._identity = {key: chunk[key] for key in ("id", "object", "created", "model") if key in chunk}
         choices = chunk.get("choices") or []
@@ -186,7 +188,7 @@ class StreamEditor:
 
     def _forward(self, event: bytes, chunk: dict[str, Any], choices: list[Any]) -> bytes:
         if isinstance(chunk.get("usage"), dict):
-            self._usage, self._running_usage = usage_of(chunk["usage"]), b""
+            self._usage, self._running_usage = usage_of(chunk["usage"]) or self.usage, b""
             if not self._forward_usage:
                 if not choices:
                     self._take_extension(chunk)

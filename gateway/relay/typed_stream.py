@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.metering.usage import Usage
+from gateway.metering.usage import Usage, count_of
 from gateway.relay.sse import DONE, data_of, field_of
 from gateway.relay.stream import StreamEnd, UpstreamErrorEvent
 
@@ -90,7 +90,7 @@ class TypedEditor:
         if not isinstance(body, dict):
             return self.fail(UpstreamErrorEvent(502, "an upstream event was no object"))
         kind = body.get("type")
-        if kind == "error" or "type" not in body:
+        if kind == "error" or not isinstance(kind, str):
             return self.fail(_error_in(body))
         self.usage = self._dialect.usage(body, self.usage)
         if kind in self._dialect.preamble and not self.began:
@@ -115,44 +115,50 @@ def _error_in(body: dict[str, Any]) -> UpstreamErrorEvent:
     inner = body.get("error")
     source = inner if isinstance(inner, dict) else body
     code = source.get("code")
-    status = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdigit()) else 500
+    status = (
+        int(code) if isinstance(code, int) or (isinstance(code, str) and code.isascii() and code.isdigit()) else 500
+    )
     message = str(source.get("message") or inner or "the engine failed")
     return UpstreamErrorEvent(status if 400 <= status < 600 else 500, message)
 
 
-def _count(source: dict[str, Any], name: str) -> int:
-    return int(source.get(name) or 0)
-
-
-def responses_usage(usage: dict[str, Any]) -> Usage:
-    """The `usage` of a response object."""
-    return Usage(
-        prompt_tokens=_count(usage, "input_tokens"),
-        completion_tokens=_count(usage, "output_tokens"),
-        cached_tokens=_count(usage.get("input_tokens_details") or {}, "cached_tokens"),
-        reasoning_tokens=_count(usage.get("output_tokens_details") or {}, "reasoning_tokens"),
-    )
+def responses_usage(usage: dict[str, Any]) -> Usage | None:
+    """The `usage` of a response object; None for what are no counts."""
+    try:
+        return Usage(
+            prompt_tokens=count_of(usage, "input_tokens"),
+            completion_tokens=count_of(usage, "output_tokens"),
+            cached_tokens=count_of(usage.get("input_tokens_details"), "cached_tokens"),
+            reasoning_tokens=count_of(usage.get("output_tokens_details"), "reasoning_tokens"),
+        )
+    except ValueError:
+        return None
 
 
 def _usage_of_response_event(body: dict[str, Any], known: Usage | None) -> Usage | None:
     response = body.get("response")
     usage = response.get("usage") if isinstance(response, dict) else None
-    return responses_usage(usage) if isinstance(usage, dict) else known
+    return (responses_usage(usage) or known) if isinstance(usage, dict) else known
 
 
 def _response_error(error: UpstreamErrorEvent) -> dict[str, Any]:
     return {"type": "error", "code": str(error.status), "message": error.message, "param": None}
 
 
-def messages_usage(usage: dict[str, Any], known: Usage | None = None) -> Usage:
+def messages_usage(usage: dict[str, Any], known: Usage | None = None) -> Usage | None:
     """Anthropic counts what was read from the cache, and what was written to it, beside the input and not within it.
-    Dynamo's first event guesses the input from its length and says nothing of the cache."""
+    Dynamo's first event guesses the input from its length and says nothing of the cache. What are no counts change
+    nothing of what was known."""
     told = "cache_read_input_tokens" in usage
-    cached = _count(usage, "cache_read_input_tokens")
-    prompt = _count(usage, "input_tokens") + cached + _count(usage, "cache_creation_input_tokens")
+    try:
+        cached = count_of(usage, "cache_read_input_tokens")
+        prompt = count_of(usage, "input_tokens") + cached + count_of(usage, "cache_creation_input_tokens")
+        answer = count_of(usage, "output_tokens")
+    except ValueError:
+        return known
     if known is not None and not prompt:
         prompt, cached, told = known.prompt_tokens, known.cached_tokens, known.cached_known
-    return Usage(prompt, _count(usage, "output_tokens"), cached, 0, told)
+    return Usage(prompt, answer, cached, 0, told)
 
 
 def _usage_of_message_event(body: dict[str, Any], known: Usage | None) -> Usage | None:

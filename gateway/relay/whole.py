@@ -6,6 +6,7 @@ import msgspec
 
 from gateway.metering.usage import Usage, usage_of
 from gateway.relay.causes import AttemptFailed, Cause
+from gateway.relay.chunk import is_chunk
 from gateway.relay.typed_stream import messages_usage, responses_usage
 
 
@@ -18,6 +19,8 @@ class Whole(msgspec.Struct, frozen=True):
 def chat_answer(body: bytes) -> Whole:
     """A chat or text completion, without Dynamo's `nvext`. Raises AttemptFailed for what is none."""
     parsed = _object(body)
+    if not is_chunk(parsed):
+        raise AttemptFailed(Cause.GARBAGE, "the deployment's answer was no completion")
     if not parsed.get("choices"):
         raise AttemptFailed(Cause.EMPTY, "the deployment's answer holds no choice")
     if any(choice.get("finish_reason") == "error" for choice in parsed["choices"]):

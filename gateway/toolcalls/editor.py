@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.relay.chunk import NO_CHUNK, is_chunk
 from gateway.relay.sse import DONE, data_of, event_of
 from gateway.relay.stream import StreamEditor, StreamEnd, UpstreamErrorEvent
 from gateway.toolcalls.books import LOST, Books
@@ -36,6 +37,10 @@ class ToolStreamEditor(StreamEditor):
         chunk = None if self.closed else self._chunk_in(event)
         if chunk is None:
             return super().feed(event)
+        if not is_chunk(chunk):
+            return self.fail(UpstreamErrorEvent(BAD_GATEWAY, NO_CHUNK))
+        if any(choice.get("finish_reason") == "error" for choice in chunk["choices"]):
+            return super().feed(event)
         sent = chunk if self._raw is None else self._raw.feed(chunk)
         if sent is None:
             return b""
@@ -60,7 +65,7 @@ class ToolStreamEditor(StreamEditor):
         return super().fail(error, ending)
 
     def _chunk_in(self, event: bytes) -> dict[str, Any] | None:
-        """The chunk of the model's answer that this event holds; None for everything else, and for an engine's error."""
+        """The chunk of the model's answer that this event holds; None for everything else, and for an error event."""
         data = data_of(event)
         if data is None or data == DONE:
             return None
@@ -72,7 +77,7 @@ class ToolStreamEditor(StreamEditor):
             return None
         if not isinstance(chunk, dict) or chunk.get("error") or not chunk.get("choices"):
             return None
-        return None if any(choice.get("finish_reason") == "error" for choice in chunk["choices"]) else chunk
+        return chunk
 
     def _lost_calls(self) -> int:
         return 0 if self._raw is None else sum(len(answer.dropped) for answer in self._raw.answers.values())

@@ -24,7 +24,7 @@ OF_INTEREST = (
 
 def calls_in_response(response: dict[str, Any]) -> dict[str, Any]:
     """A response object as the one chat chunk that says the same of its calls."""
-    items = [item for item in response.get("output") or () if item.get("type") == "function_call"]
+    items = [item for item in _objects(response.get("output")) if item.get("type") == "function_call"]
     entries = [_entry(n, item.get("call_id"), item.get("name"), item.get("arguments")) for n, item in enumerate(items)]
     finish = "length" if response.get("status") == "incomplete" else "tool_calls" if entries else "stop"
     return _chunk(entries, finish)
@@ -32,16 +32,25 @@ def calls_in_response(response: dict[str, Any]) -> dict[str, Any]:
 
 def calls_in_message(message: dict[str, Any]) -> dict[str, Any]:
     """A message object as the one chat chunk that says the same of its calls."""
-    blocks = [block for block in message.get("content") or () if block.get("type") == "tool_use"]
+    blocks = [block for block in _objects(message.get("content")) if block.get("type") == "tool_use"]
     entries = [
         _entry(n, block.get("id"), block.get("name"), msgspec.json.encode(block.get("input")).decode())
         for n, block in enumerate(blocks)
     ]
-    return _chunk(entries, FINISHES.get(message.get("stop_reason") or "", "stop"))
+    return _chunk(entries, FINISHES.get(_text(message.get("stop_reason")), "stop"))
 
 
 def _entry(index: int, call_id: Any, name: Any, arguments: Any) -> dict[str, Any]:
-    return {"index": index, "id": call_id, "function": {"name": name, "arguments": arguments}}
+    return {"index": index, "id": _text(call_id), "function": {"name": _text(name), "arguments": _text(arguments)}}
+
+
+def _text(value: Any) -> str:
+    """What an engine writes in place of a text counts as none: it is only judged here."""
+    return value if isinstance(value, str) else ""
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _chunk(entries: list[dict[str, Any]], finish: str) -> dict[str, Any]:

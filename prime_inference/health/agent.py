@@ -54,6 +54,7 @@ class Agent:
         self.rounds = 0
         self.last_round_at: float | None = None
         self.probe_endings: dict[tuple[str, Ending], int] = {}
+        self._last_errors: dict[str, str] = {}
         self.snapshot: Snapshot | None = None
         self.kubernetes_told: str | None = None
         """How the last telling ended (`out_of_rotation.Told`); None where Kubernetes is not told."""
@@ -67,7 +68,8 @@ class Agent:
 
     def _remembered(self) -> tuple[Baselines, Expected, Faults]:
         if self.state_file is not None and self.state_file.is_file():
-            remembered = memory.restore(self.state_file.read_text(encoding="utf-8"), self.clear_after_s)
+            text = self.state_file.read_text(encoding="utf-8", errors="replace")
+            remembered = memory.restore(text, self.clear_after_s)
             if remembered is not None:
                 return remembered
             log.warning("the state file %s cannot be used: this node begins without a past", self.state_file)
@@ -79,7 +81,8 @@ class Agent:
         gpus = self._ask(self._gpus, probes) if self._gpus is not None else None
         ports = self._ask(self._ports, probes)
         kernel = self._ask(self._kernel, probes)
-        imex = self._ask(self._imex, probes)
+        # Where it never was ready nobody knows whether this node depends on it.
+        imex = self._ask(self._imex, probes, Severity.FATAL if self.expected.imex else Severity.WARN)
         snapshot = Snapshot(now, self.sources.ports.boot_id(), gpus, ports, kernel, imex)
         rebooted = None not in (self.baselines.boot_id, snapshot.boot_id) and (
             self.baselines.boot_id != snapshot.boot_id
@@ -92,20 +95,27 @@ class Agent:
         self.rounds += 1
         self.last_round_at = now
         if self.state_file is not None:
-            memory.write(self.state_file, memory.dump(self.baselines, self.expected, self.faults))
+            try:
+                memory.write(self.state_file, memory.dump(self.baselines, self.expected, self.faults))
+            except OSError as error:
+                # A full disk: the node is watched on, only without a past for the next agent.
+                log.warning("the state file %s cannot be written: %s", self.state_file, error)
         for event in events:
             log.warning("%s %s %s (%s) %s", event.change, event.check, event.entity, event.severity, event.detail)
         for tell in self.told:
             tell(self, events)
         return events
 
-    def _ask(self, probe: Probe[T], findings: list[Finding]) -> T | None:
+    def _ask(self, probe: Probe[T], findings: list[Finding], severity: Severity = Severity.FATAL) -> T | None:
         answer: Answer[T] = probe.ask()
         counted = (probe.name, answer.ending)
         self.probe_endings[counted] = self.probe_endings.get(counted, 0) + 1
+        if answer.error != self._last_errors.get(probe.name, ""):
+            log.warning("%s: %s", probe.name, answer.error or "answers again")
+        self._last_errors[probe.name] = answer.error
         verdict = {Ending.ANSWERED: Verdict.OK, Ending.FAILED: Verdict.UNKNOWN, Ending.HUNG: Verdict.BAD}[answer.ending]
         # A failed source may be a node without that hardware; a hung one is a driver that does not return.
-        findings.append(Finding(Check.PROBE, probe.name, verdict, answer.error, Severity.FATAL))
+        findings.append(Finding(Check.PROBE, probe.name, verdict, answer.error, severity))
         return answer.value
 
     def state(self) -> State:

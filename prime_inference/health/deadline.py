@@ -54,5 +54,8 @@ class Probe(Generic[T]):
     def _run(self) -> None:
         try:
             self._answers.append(Answer(Ending.ANSWERED, self._question()))
+        except TimeoutError:
+            # The source kept a deadline of its own, and let go of what hung.
+            self._answers.append(Answer(Ending.HUNG))
         except Exception as error:  # noqa: BLE001 - the boundary to drivers: whatever they raise is the answer
             self._answers.append(Answer(Ending.FAILED, error=f"{type(error).__name__}: {error}"))

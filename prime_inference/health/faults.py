@@ -91,10 +91,15 @@ class Faults:
                 fault.good_since = None
         return events + self._cleared(now)
 
+    def now_open(self) -> list[Fault]:
+        """For threads other than the one that takes findings: a copy made in one step."""
+        return list(self.open.values())
+
     def state(self) -> State:
-        if any(fault.severity is Severity.FATAL for fault in self.open.values()):
+        faults = self.now_open()
+        if any(fault.severity is Severity.FATAL for fault in faults):
             return State.FAILED
-        return State.DEGRADED if self.open else State.HEALTHY
+        return State.DEGRADED if faults else State.HEALTHY
 
     def _bad(self, finding: Finding, now: float) -> list[Event]:
         fault = self.open.get(finding.key)

@@ -14,12 +14,9 @@ import yaml
 
 from prime_inference.health.domain import unhealthy as unhealthy_of
 from prime_inference.health.kubernetes import Kubernetes, KubernetesError, WorkerPod
-from prime_inference.health.rotation import Why, Worker, drained, reason_to_drain
+from prime_inference.health.rotation import NOWHERE, Pool, Why, Worker, drained, missed, reason_to_drain
 
 log = logging.getLogger("prime_inference.health")
-
-NOWHERE = ""
-"""The node of a pod that has none."""
 
 
 class FleetWatch:
@@ -28,6 +25,7 @@ class FleetWatch:
         self._namespace = namespace
         self._source = source
         self._target = target
+        self._most: dict[Pool, int] = {}
 
     def look(self) -> frozenset[str]:
         """One look; the names of the deployments that should leave. Writes only what differs."""
@@ -40,7 +38,7 @@ class FleetWatch:
             if not self._target.exists():
                 self._write(yaml.safe_dump(fleet, sort_keys=False))
             return frozenset()
-        workers = workers_of(pods)
+        workers, self._most = missed(workers_of(pods), self._most)
         why = {d["name"]: reason_to_drain(d["name"], workers, unhealthy) for d in fleet["deployments"]}
         leaving = frozenset(name for name, reason in why.items() if reason is not Why.STAYS)
         self._write(yaml.safe_dump(drained(fleet, leaving), sort_keys=False))
@@ -63,6 +61,5 @@ class FleetWatch:
 def workers_of(pods: list[WorkerPod]) -> list[Worker]:
     nodes: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     for pod in pods:
-        # A pod that waits for a node counts as a worker that is not there.
         nodes[pod.deployment, pod.role, pod.group].add(pod.node or NOWHERE)
     return [Worker(deployment, role, frozenset(names)) for (deployment, role, _), names in nodes.items()]

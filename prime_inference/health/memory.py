@@ -25,6 +25,7 @@ def dump(baselines: Baselines, expected: Expected, faults: Faults) -> str:
                 "links": expected.links,
                 "ports": sorted(expected.ports),
                 "joined": sorted(expected.joined),
+                "imex": expected.imex,
             },
             "faults": [asdict(fault) for fault in faults.open.values()],
             "openings": [[check, entity, times] for (check, entity), times in faults.openings.items()],
@@ -39,9 +40,9 @@ def restore(text: str, clear_after_s: float) -> tuple[Baselines, Expected, Fault
         if content["schema"] != SCHEMA:
             return None
         given: dict[str, Any] = content["expected"]
-        # A file of an older agent has no "joined".
-        joined = set(given.get("joined", []))
-        expected = Expected(given["gpus"], dict(given["links"]), set(given["ports"]), joined)
+        # A file of an older agent has no "joined", or no "imex".
+        joined, imex = set(given.get("joined", [])), bool(given.get("imex"))
+        expected = Expected(given["gpus"], dict(given["links"]), set(given["ports"]), joined, imex)
         faults = Faults(clear_after_s)
         for entry in content["faults"]:
             fault = Fault(**{**entry, "check": Check(entry["check"]), "severity": Severity(entry["severity"])})

@@ -34,7 +34,7 @@ def node_of(agent: Agent) -> dict[str, object]:
                 "last_bad_at": fault.last_bad_at,
                 "times": fault.times,
             }
-            for fault in agent.faults.open.values()
+            for fault in agent.faults.now_open()
         ],
     }
 
@@ -83,20 +83,20 @@ def metrics_of(agent: Agent) -> str:
         "1 while a fault is open.",
         [
             ({"check": f.check.value, "entity": f.entity, "severity": f.severity.value}, 1.0)
-            for f in agent.faults.open.values()
+            for f in agent.faults.now_open()
         ],
     )
     metric(
         "prime_health_open_faults",
         "gauge",
         "Open faults, by severity.",
-        [({"severity": s.value}, sum(f.severity is s for f in agent.faults.open.values())) for s in Severity],
+        [({"severity": s.value}, sum(f.severity is s for f in agent.faults.now_open())) for s in Severity],
     )
     metric(
         "prime_health_probe_total",
         "counter",
         "Questions to a source, by how they ended.",
-        [({"source": name, "ending": end.value}, n) for (name, end), n in sorted(agent.probe_endings.items())],
+        [({"source": name, "ending": end.value}, n) for (name, end), n in sorted(list(agent.probe_endings.items()))],
     )
     if agent.kubernetes_told is not None:
         metric(

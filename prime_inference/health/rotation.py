@@ -5,14 +5,22 @@ deployment is drained when a pool has no worker left on a healthy node, or less 
 otherwise Dynamo goes on and people are paged. A multi-node worker is one worker: it is as healthy as its worst node.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 MIN_SHARE = 0.5
 """With fewer of a pool's workers than this, the others' queues make every answer late: another deployment is better."""
+
+
+NOWHERE = ""
+"""The node of a pod that has none."""
+
+Pool: TypeAlias = tuple[str, str]
+"""Deployment and role."""
 
 
 class Why(StrEnum):
@@ -27,6 +35,25 @@ class Worker:
     deployment: str
     role: str
     nodes: frozenset[str]
+
+
+def missed(workers: Iterable[Worker], most: Mapping[Pool, int]) -> tuple[list[Worker], dict[Pool, int]]:
+    """The workers that count, and the most that each pool has had: `most` of the next look.
+
+    A worker that waits for a node is missed where the pool has had as many before. Where it never had, the pool grows, and
+    those that serve meanwhile are all it needs. One that waits counts where nobody serves.
+    """
+    pools: dict[Pool, list[Worker]] = defaultdict(list)
+    for worker in workers:
+        pools[worker.deployment, worker.role].append(worker)
+    counted: list[Worker] = []
+    had: dict[Pool, int] = {}
+    for pool, members in pools.items():
+        placed = [worker for worker in members if NOWHERE not in worker.nodes]
+        waiting = [worker for worker in members if NOWHERE in worker.nodes]
+        had[pool] = min(len(members), max(len(placed), most.get(pool, 0)))
+        counted += [*placed, *waiting[: max(had[pool], 1) - len(placed)]]
+    return counted, had
 
 
 def reason_to_drain(deployment: str, workers: Iterable[Worker], unhealthy: frozenset[str]) -> Why:

@@ -10,7 +10,8 @@ to where, and how long an answer is waited for:
 
 - what the engine's own prefix cache covers is never looked up, so never fetched for nothing
 - a prompt that is computed sooner than loaded is not looked up either
-- a lookup not answered by its deadline is given up; when its answer comes after all, the locks it took are released
+- a lookup not answered by its deadline is given up; when its answer comes after all, its time teaches the gate, and the locks
+  that it took are released
 - a request without a cache salt is kept out of the tier, unless `prime.salt` is `shared` (salt.py)
 - no call to LMCache's server is waited for longer than `prime.server.answer_within_s` (server_health.py says why)
 
@@ -34,6 +35,7 @@ from vllm.v1.request import Request, RequestStatus
 from prime_inference.kv.capacity import CHUNK_TOKENS
 from prime_inference.kv.gate.plans import Step
 from prime_inference.kv.gated import SETTINGS_PREFIX, Gated, bytes_per_token
+from prime_inference.kv.late_lookups import LateLookups
 from prime_inference.kv.metrics import TierStats
 from prime_inference.kv.salt import SETTING as SALT
 from prime_inference.kv.salt import SaltRule, lawful
@@ -72,6 +74,7 @@ class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache
         self._watches = list[ServerWatch]()
         self._losses_told = 0
         self._abandoned: dict[str, LMCacheMPRequestTracker] = {}
+        self._late_lookups = LateLookups(self._answer_of)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         tracker = self._get_or_create_request_tracker(request)
@@ -83,6 +86,9 @@ class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache
         if not waiting or request.status == RequestStatus.PREEMPTED:
             return self._ask_lmcache(request, num_computed_tokens)
         now = time.monotonic()
+        if self._plans.waits_for(request.request_id) and self._answer_of(request.request_id) is not None:
+            # Its deadline may have passed during a step of the model: an answer that is there is not too late.
+            return self._found(request, tracker, num_computed_tokens, now)
         ask = self._plans.ask(request.request_id, request.num_tokens, num_computed_tokens, self._queued_tokens(), now)
         if ask.step is Step.COMPUTE:
             self._count_own_as_stored(tracker, num_computed_tokens)
@@ -91,6 +97,7 @@ class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache
             # This state keeps the pending lookup, so that its locks can be released when it is answered.
             tracker.state = LMCacheMPRequestState.BYPASS_LMCACHE
             self._abandoned[request.request_id] = tracker
+            self._late_lookups.watch(request.request_id)
             self._count_own_as_stored(tracker, num_computed_tokens)
             return 0, False
         if ask.step is Step.LOOK_UP:
@@ -100,17 +107,13 @@ class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache
                 cache_salt=tracker.cache_salt,
                 request_configs=tracker.request_configs,
             )
-        tracker.num_stored_tokens = 0  # LMCache adds the hit at every ask, also when the last one came to nothing
-        tokens, asynchronous = self._ask_lmcache(request, num_computed_tokens)
-        if tokens is not None:
-            self._plans.found(request.request_id, tokens, now)
-        return tokens, asynchronous
+        return self._found(request, tracker, num_computed_tokens, now)
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         super().update_state_after_alloc(request, blocks, num_external_tokens)
         self._admitted[request.request_id] = request
         if num_external_tokens == 0 and request.num_computed_tokens == 0:
-            self._plans.forget(request.request_id, time.monotonic())
+            self._plans.admitted(request.request_id, time.monotonic())
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         super().update_connector_output(connector_output)
@@ -124,7 +127,11 @@ class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache
         return super().build_connector_meta(scheduler_output)
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
-        self._plans.forget(request.request_id, time.monotonic())
+        now = time.monotonic()
+        self._observe_end(request, now)
+        self._late_lookups.forget(request.request_id)
+        self._release_abandoned()
+        self._plans.forget(request.request_id, now)
         self._admitted.pop(request.request_id, None)
         # A lookup still unanswered here keeps its locks until LMCache's own read-lock timeout.
         self._abandoned.pop(request.request_id, None)
@@ -144,11 +151,21 @@ class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache
     def shutdown(self) -> None:
         if self.role is KVConnectorRole.SCHEDULER:
             self._report(time.monotonic())
+            self._late_lookups.stop()
         for watch in self._watches:
             watch.stop()
         super().shutdown()
 
     # ── internals ──
+
+    def _found(
+        self, request: Request, tracker: LMCacheMPRequestTracker, own_tokens: int, now: float
+    ) -> tuple[int | None, bool]:
+        tracker.num_stored_tokens = 0  # LMCache adds the hit at every ask, also when the last one came to nothing
+        tokens, asynchronous = self._ask_lmcache(request, own_tokens)
+        if tokens is not None:
+            self._plans.found(request.request_id, tokens, now)
+        return tokens, asynchronous
 
     def _ask_lmcache(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         answer: tuple[int | None, bool] = super().get_num_new_matched_tokens(request, num_computed_tokens)
@@ -158,22 +175,26 @@ class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache
         tracker.num_vllm_hit_tokens = own_tokens // self._hit_alignment_tokens * self._hit_alignment_tokens
         tracker.num_stored_tokens = own_tokens // CHUNK_TOKENS * CHUNK_TOKENS
 
+    def _answer_of(self, request_id: str) -> int | None:
+        found: int | None = self.scheduler_adapter.check_lookup_result(request_id)
+        return found
+
     def _release_abandoned(self) -> None:
-        for request_id, tracker in list(self._abandoned.items()):
-            found = self.scheduler_adapter.check_lookup_result(request_id)
-            if found is None:
-                continue
-            if found:
+        for answer in self._late_lookups.take():
+            self._plans.answered(answer.request, answer.tokens, answer.at)
+            tracker = self._abandoned.pop(answer.request, None)
+            if tracker is None:
+                continue  # its request has ended meanwhile, and LMCache's session with it
+            if answer.tokens:
                 self.scheduler_adapter.free_lookup_locks(
                     token_ids=tracker.get_token_ids(),
                     start=0,
-                    end=found,
-                    request_id=request_id,
+                    end=answer.tokens,
+                    request_id=answer.request,
                     cache_salt=tracker.cache_salt,
                     request_configs=tracker.request_configs,
                 )
-            self.scheduler_adapter.cleanup_lookup_result(request_id)
-            del self._abandoned[request_id]
+            self.scheduler_adapter.cleanup_lookup_result(answer.request)
 
 
 def server_of_rank(extra: dict[str, Any], adapter: Any) -> str:

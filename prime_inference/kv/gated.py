@@ -64,6 +64,8 @@ class Gated:
         stats.data["ends"] = dict(Counter(str(load.end) for load in ended))
         stats.data["loaded_tokens"] = sum(load.tokens for load in ended)
         stats.data["load_seconds"] = [load.seconds for load in ended if load.tokens]
+        stats.data["bytes_per_s"] = self._plans.gate.tiers[TIER].bytes_per_s
+        stats.data["tokens_per_s"] = self._plans.gate.prefill.tokens_per_s
         self._decisions_told = decisions
         return stats
 
@@ -93,9 +95,20 @@ class Gated:
         """Between two steps that share a request the engine was busy with the first one throughout."""
         began, prompt_tokens, requests = self._last_step
         scheduled = scheduler_output.num_scheduled_tokens
+        if not scheduled:
+            return  # vLLM also asks while a step runs, when there is nothing to add
         if prompt_tokens >= SHORTEST_STEP_TOKENS and not requests.isdisjoint(scheduled):
             self._plans.gate.prefill.observed(prompt_tokens, now - began)
         self._last_step = (now, sum(tokens for tokens in scheduled.values() if tokens > 1), set(scheduled))
+
+    def _observe_end(self, request: Request, now: float) -> None:
+        """A request that ends by itself ends with a step. A prefill worker's prompt that fits one step has no second one: it
+        asks for one token, and this is all that it says of the prefill rate."""
+        began, prompt_tokens, requests = self._last_step
+        ended = request.status in (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
+        if ended and prompt_tokens >= SHORTEST_STEP_TOKENS and request.request_id in requests:
+            self._plans.gate.prefill.observed(prompt_tokens, now - began)
+            self._last_step = (began, 0, requests)  # once a step, however many requests end with it
 
     def _report(self, now: float) -> None:
         self._reported_at = now

@@ -9,6 +9,8 @@
 | `prime_kv_rank_chunks_total` | counter | rank, operation | sharded connector: chunks a rank `stored`, `loaded`, `received` |
 | `prime_kv_store_refusals_total` | counter | operation, code | Mooncake: keys that a `put` or `get` was refused for |
 | `prime_kv_server_losses_total` | counter | | LMCache's server went away or did not answer (seen by the scheduler) |
+| `prime_kv_gate_bytes_per_second` | gauge | | what the gate believes of the tier |
+| `prime_kv_gate_prefill_tokens_per_second` | gauge | | what it believes of the engine |
 
 On the page each name begins with `vllm:`: a Dynamo worker passes on only what begins with that.
 
@@ -29,12 +31,15 @@ LOAD_SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0,
 
 
 COUNTS = ("decisions", "ends", "rank_chunks", "store_refusals")
+BELIEFS = ("bytes_per_s", "tokens_per_s")
 
 
 def empty() -> dict[str, Any]:
     """`decisions`: "choice/reason" -> count; `ends`: end -> count; `rank_chunks`: "rank/operation" -> count;
-    `store_refusals`: "operation/code" -> count. Plain values: they travel between processes."""
+    `store_refusals`: "operation/code" -> count; the gate's beliefs are None where nobody said. Plain values: they travel
+    between processes."""
     counts: dict[str, Any] = {name: {} for name in COUNTS}
+    counts |= dict.fromkeys(BELIEFS)
     return counts | {"loaded_tokens": 0, "load_seconds": [], "server_losses": 0}
 
 
@@ -52,6 +57,9 @@ class TierStats(KVConnectorStats):  # type: ignore[misc]  # vLLM's types are not
             self.data[name] = dict(Counter(self.data[name]) + Counter(other.data[name]))
         for name in ("loaded_tokens", "server_losses"):
             self.data[name] += other.data[name]
+        for name in BELIEFS:
+            if other.data[name] is not None:
+                self.data[name] = other.data[name]
         self.data["load_seconds"] = self.data["load_seconds"] + other.data["load_seconds"]
         return self
 
@@ -115,6 +123,19 @@ class TierPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]  # vLLM's t
             documentation="Times LMCache's server went away or did not answer.",
             labelnames=labelnames,
         )
+        gauge = metric_types[prometheus_client.Gauge]
+        self._beliefs = {
+            "bytes_per_s": gauge(
+                name="vllm:prime_kv_gate_bytes_per_second",
+                documentation="Bandwidth that the gate expects of the tier.",
+                labelnames=labelnames,
+            ),
+            "tokens_per_s": gauge(
+                name="vllm:prime_kv_gate_prefill_tokens_per_second",
+                documentation="Prompt tokens a second that the gate expects of the engine.",
+                labelnames=labelnames,
+            ),
+        }
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         labels = self.per_engine_labelvalues[engine_idx]
@@ -128,5 +149,8 @@ class TierPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]  # vLLM's t
             self._refusals.labels(*labels, *name.split("/")).inc(count)
         self._tokens.labels(*labels).inc(transfer_stats_data["loaded_tokens"])
         self._losses.labels(*labels).inc(transfer_stats_data["server_losses"])
+        for name, belief in self._beliefs.items():
+            if transfer_stats_data[name] is not None:
+                belief.labels(*labels).set(transfer_stats_data[name])
         for seconds in transfer_stats_data["load_seconds"]:
             self._seconds.labels(*labels).observe(seconds)

@@ -83,7 +83,7 @@ class MooncakeTierConnector(Gated, MooncakeStoreConnector):  # type: ignore[misc
         if num_external_tokens > 0:
             self._loaded.add(request.request_id)
         elif request.num_computed_tokens == 0:
-            self._plans.forget(request.request_id, time.monotonic())
+            self._plans.admitted(request.request_id, time.monotonic())
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         for finished in scheduler_output.finished_req_ids:
@@ -105,7 +105,9 @@ class MooncakeTierConnector(Gated, MooncakeStoreConnector):  # type: ignore[misc
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        self._plans.forget(request.request_id, time.monotonic())
+        now = time.monotonic()
+        self._observe_end(request, now)
+        self._plans.forget(request.request_id, now)
         self._admitted.pop(request.request_id, None)
         answer: tuple[bool, dict[str, Any] | None] = super().request_finished_all_groups(request, block_ids)
         return answer

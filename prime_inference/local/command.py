@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from prime_inference.local.options import (
+    DEFAULT_L1_GIB,
     DEFAULT_MODEL,
     DEFAULT_SHARDS,
     DeviceChoice,
@@ -38,6 +39,9 @@ def up(
         typer.Option(help="Where prefixes are kept outside the engine: nowhere, LMCache over Valkeys, or Mooncake."),
     ] = TiersChoice.NONE,
     shards: Annotated[int, typer.Option(min=1, max=64, help="Valkey shards, with --tiers lmcache.")] = DEFAULT_SHARDS,
+    l1_gib: Annotated[
+        float, typer.Option(min=0.05, help="Host memory that LMCache keeps KV in, in GiB, with --tiers lmcache.")
+    ] = DEFAULT_L1_GIB,
     state_dir: Annotated[
         Path | None, typer.Option(help="Where this stack keeps its logs, key and sockets.", file_okay=False)
     ] = None,
@@ -64,6 +68,7 @@ def up(
         context_tokens=context_tokens,
         tiers=tiers,
         shards=shards,
+        l1_gib=l1_gib,
         state_dir=(state_dir or default_state_dir()).expanduser().resolve(),
     )
     try:

@@ -2,14 +2,19 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from prime_inference.local.errors import UpError
 from prime_inference.local.options import DEFAULT_MODEL
 from prime_inference.local.smollm2 import convert, gguf_folder
 from prime_inference.toolcalls.serving import ToolFormat, format_of_template, template_thinks
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""What a folder must be called: the gateway's fleet file takes no other name of a model."""
 
 CONVERTED_VERSION = 2
 """Part of the cached folder's name: raised when the conversion changes what it writes."""
@@ -41,7 +46,13 @@ def find_model(wanted: str, say: Callable[[str], None]) -> LocalModel:
         return describe(_smollm2(say), DEFAULT_MODEL)
     folder = Path(wanted).expanduser()
     if folder.is_dir():
-        return describe(folder.resolve(), folder.resolve().name)
+        name = folder.resolve().name
+        if not NAME.fullmatch(name):
+            raise UpError(
+                f"a model's name is its folder's, and {name!r} is none that clients can ask for (letters, digits, `.`, `_`, "
+                "`-`). Rename the folder."
+            )
+        return describe(folder.resolve(), name)
     if folder.is_absolute() or wanted.startswith((".", "~")) or wanted.count("/") != 1:
         raise UpError(
             f"unknown model {wanted!r}: neither a folder, nor a Hugging Face id such as Qwen/Qwen3-0.6B, nor {DEFAULT_MODEL}."
@@ -52,12 +63,9 @@ def find_model(wanted: str, say: Callable[[str], None]) -> LocalModel:
 def describe(folder: Path, name: str) -> LocalModel:
     """What the folder holds. Raises UpError when it is not a model that vLLM could load."""
     config_file = folder / "config.json"
-    try:
-        config = json.loads(config_file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UpError(f"{folder} is not a model folder: it has no config.json.") from error
-    except ValueError as error:
-        raise UpError(f"{config_file} is not JSON: {error}") from error
+    if not config_file.is_file():
+        raise UpError(f"{folder} is not a model folder: it has no config.json.")
+    config = _object_in(config_file)
     if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
         raise UpError(f"{folder} has no tokenizer (tokenizer.json): Dynamo's frontend needs one.")
     weights = [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
@@ -82,14 +90,29 @@ def _chat_template(folder: Path) -> str:
     may be a list of named templates. Raises UpError when those settings are not JSON."""
     file, settings_file = folder / "chat_template.jinja", folder / "tokenizer_config.json"
     if file.exists():
-        return file.read_text(encoding="utf-8")
+        return _text_of(file)
     if not settings_file.exists():
         return ""
-    try:
-        template = json.loads(settings_file.read_text(encoding="utf-8")).get("chat_template")
-    except ValueError as error:
-        raise UpError(f"{settings_file} is not JSON: {error}") from error
+    template = _object_in(settings_file).get("chat_template")
     return template if isinstance(template, str) else json.dumps(template)
+
+
+def _object_in(file: Path) -> dict[str, Any]:
+    """Raises UpError for what is no JSON object."""
+    try:
+        content = json.loads(_text_of(file))
+    except ValueError as error:
+        raise UpError(f"{file} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise UpError(f"{file} is not a JSON object.")
+    return content
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UpError(f"cannot read {file}: {error}") from error
 
 
 def _smollm2(say: Callable[[str], None]) -> Path:
@@ -108,7 +131,11 @@ def _smollm2(say: Callable[[str], None]) -> Path:
 def _from_hub(model_id: str, say: Callable[[str], None]) -> Path:
     try:
         from huggingface_hub import snapshot_download  # noqa: PLC0415 - only who asks for a hub model needs it
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
+        from huggingface_hub.errors import (  # noqa: PLC0415
+            HfHubHTTPError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+        )
     except ImportError as error:
         raise UpError("downloading a model needs huggingface-hub: run `make setup`.") from error
     say(f"fetching {model_id} from Hugging Face (or its local cache)")
@@ -116,6 +143,6 @@ def _from_hub(model_id: str, say: Callable[[str], None]) -> Path:
         return Path(
             snapshot_download(model_id, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"])
         )
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
         raise UpError(f"cannot fetch the model {model_id}: {reason[0]}") from error

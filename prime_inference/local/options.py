@@ -29,6 +29,10 @@ DEFAULT_SHARDS = 2
 """Enough to see that keys spread; on one machine more give no more bandwidth."""
 
 
+DEFAULT_L1_GIB = 0.25
+"""11,000 tokens of SmolLM2. Small, so that a test of L2 is one, and a laptop is not filled."""
+
+
 @dataclass(frozen=True)
 class UpOptions:
     model: str = DEFAULT_MODEL
@@ -45,6 +49,8 @@ class UpOptions:
     tiers: TiersChoice = TiersChoice.NONE
     shards: int = DEFAULT_SHARDS
     """Valkeys of L2; of no meaning without tiers."""
+    l1_gib: float = DEFAULT_L1_GIB
+    """Host memory of LMCache's servers together; of no meaning without tiers."""
     state_dir: Path = Path()
 
     @property

@@ -101,7 +101,8 @@ def _tiers(plan: StackPlan) -> list[ProcessSpec]:
         return mooncake_specs(plan.ports.mooncake, plan.inherited, nice=0 if on_gpu else ENGINE_NICE)
     if plan.ports.tier is None:
         return []
-    return tier_specs(plan.ports.tier, plan.valkey_binary, plan.inherited, nice=0 if on_gpu else ENGINE_NICE)
+    nice = 0 if on_gpu else ENGINE_NICE
+    return tier_specs(plan.ports.tier, plan.options.l1_gib, plan.valkey_binary, plan.inherited, nice=nice)
 
 
 def _valkey(plan: StackPlan) -> ProcessSpec:

@@ -17,9 +17,6 @@ from prime_inference.local.spec import HttpOk, ProcessSpec, Role, TcpPing
 SHARD_BYTES = 256 * 1024 * 1024
 """Most a shard holds before it forgets what was not used for longest."""
 
-L1_GIB = 0.25
-"""LMCache's own host memory: 11,000 tokens of SmolLM2. Small, so that a test of L2 is one, and a laptop is not filled."""
-
 SERVER_BYTES = 700_000_000
 """LMCache's server beside L1: 510 MB measured when idle."""
 
@@ -51,9 +48,9 @@ def tier_ports_of(free: list[int], servers: int = 1) -> TierPorts | None:
     return TierPorts(free[2 * servers :], free[:servers], free[servers : 2 * servers])
 
 
-def tier_bytes(shards: int, servers: int = 1) -> int:
+def tier_bytes(shards: int, l1_gib: float, servers: int = 1) -> int:
     """Memory of the tier when it is full."""
-    return servers * SERVER_BYTES + int(L1_GIB * 2**30) + shards * SHARD_BYTES if shards else 0
+    return servers * SERVER_BYTES + int(l1_gib * 2**30) + shards * SHARD_BYTES if shards else 0
 
 
 def shared_memory_of(server_port: int) -> str:
@@ -61,10 +58,13 @@ def shared_memory_of(server_port: int) -> str:
     return f"lmcache_l1_pool_prime_{server_port}"
 
 
-def tier_specs(ports: TierPorts, valkey_binary: str, inherited: dict[str, str], *, nice: int) -> list[ProcessSpec]:
+def tier_specs(
+    ports: TierPorts, l1_gib: float, valkey_binary: str, inherited: dict[str, str], *, nice: int
+) -> list[ProcessSpec]:
+    """`l1_gib`: of all servers together."""
     return [
         *(_shard(number, port, valkey_binary, inherited) for number, port in enumerate(ports.shards)),
-        *(_server(ports, server, inherited, nice) for server in range(len(ports.servers))),
+        *(_server(ports, server, l1_gib, inherited, nice) for server in range(len(ports.servers))),
     ]
 
 
@@ -81,7 +81,7 @@ def _shard(number: int, port: int, valkey_binary: str, inherited: dict[str, str]
     return ProcessSpec(f"l2-{number}", Role.L2_SHARD, argv, dict(inherited), TcpPing(port))
 
 
-def _server(ports: TierPorts, server: int, inherited: dict[str, str], nice: int) -> ProcessSpec:
+def _server(ports: TierPorts, server: int, l1_gib: float, inherited: dict[str, str], nice: int) -> ProcessSpec:
     shards = ports.shards_of(server)
     parameters = {"urls": [f"resp://127.0.0.1:{ports.shards[number]}" for number in shards]}
     argv = (
@@ -94,7 +94,7 @@ def _server(ports: TierPorts, server: int, inherited: dict[str, str], nice: int)
         *("--supported-transfer-mode", "auto"),
         # Collision-resistant: equal hashes of two prompts would be one tenant's answer given to another.
         *("--hash-algorithm", "blake3"),
-        *("--l1-size-gb", str(L1_GIB / len(ports.servers))),
+        *("--l1-size-gb", str(l1_gib / len(ports.servers))),
         *("--eviction-policy", "LRU"),
         # LMCache's default forgets what came from L2 once it was read: the next hit would fetch it again.
         *("--l2-prefetch-policy", "retain"),

@@ -86,7 +86,7 @@ def _plan(options: UpOptions, model: LocalModel, state: StateDir) -> StackPlan:
             if options.engine is EngineChoice.MOCKER
             else memory.cpu_stack_bytes(workers + options.prefill * (options.prefill_ranks - 1), model.weight_bytes)
         )
-        needed += mooncake_bytes() if mooncake else tier_bytes(options.tier_shards, servers)
+        needed += mooncake_bytes() if mooncake else tier_bytes(options.tier_shards, options.l1_gib, servers)
         memory.check_memory(memory.available_bytes(psutil.virtual_memory().available), needed)
     context_tokens = options.context_tokens
     if context_tokens is None and not on_gpu:

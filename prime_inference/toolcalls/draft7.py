@@ -6,7 +6,9 @@ and `unevaluatedProperties`; and it reads patterns as ECMA-262. Beside a `$ref` 
 Draft 7 says. A schema that cannot be compiled counts every call as valid, so `validator` gives None for one.
 """
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -84,6 +86,58 @@ def _multiple_of(validator: Validator, step: Any, instance: Any, schema: Any) ->
         yield ValidationError(f"{str(instance)[:20]} is too large to be a multiple of {step}")
 
 
+def _unique_items(_: Validator, unique: Any, instance: Any, __: Any) -> Errors:
+    """In one pass; jsonschema compares every object with every other."""
+    if unique and isinstance(instance, list) and len({_hashed(value) for value in instance}) < len(instance):
+        yield ValidationError(f"{instance!r} has non-unique elements")
+
+
+def _hashed(value: Any) -> Hashable:
+    """Equal for values that are equal in JSON: 1 and 1.0, objects whatever their order; not 1 and true."""
+    match value:
+        case bool():
+            return bool, value
+        case dict():
+            return dict, frozenset((key, _hashed(each)) for key, each in value.items())
+        case list():
+            return list, tuple(map(_hashed, value))
+    return value  # type: ignore[no-any-return]  # a string, a number, or None
+
+
+class _Judging(threading.local):
+    """What is known of the value that this thread judges: the errors of each part of it under each reference."""
+
+    references: dict[tuple[str, int], list[ValidationError]] | None = None
+
+
+_judging = _Judging()
+
+
+@contextmanager
+def _one_judging() -> Iterator[None]:
+    _judging.references = {}
+    try:
+        yield
+    finally:
+        _judging.references = None
+
+
+def _reference(validator: Validator, reference: str, instance: Any, _: Any) -> Errors:
+    """Each part of a value once under each reference. In a recursive union every alternative asks again for all that is
+    below, twice as much with each level."""
+    known = _judging.references
+    errors = validator._validate_reference(ref=reference, instance=instance)
+    if known is None:
+        yield from errors
+        return
+    # References are those of one document, and the value lives as long as its judging does.
+    key = reference, id(instance)
+    if key not in known:
+        known[key] = list(errors)
+    # Copies, since whoever passes an error on writes its own place into it.
+    yield from map(ValidationError.create_from, known[key])
+
+
 def _format(_: Validator, name: str, instance: Any, __: Any) -> Errors:
     check = FORMATS.get(name)
     if check is not None and isinstance(instance, str) and not check(instance):
@@ -101,6 +155,8 @@ CountedValidator = extend(
         "multipleOf": _multiple_of,
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
+        "uniqueItems": _unique_items,
+        "$ref": _reference,
     },
 )
 _TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
@@ -157,7 +213,8 @@ def _readable(pattern: object) -> bool:
 def is_valid(checker: Validator, schema: Schema, value: Any) -> bool:
     """Whether `value` fits `schema`, a part of the document that `checker` was made for."""
     try:
-        return bool(checker.evolve(schema=schema).is_valid(value))
+        with _one_judging():
+            return bool(checker.evolve(schema=schema).is_valid(value))
     except RecursionError:  # a schema that refers to itself without end
         return True
     except TooSlow:
@@ -169,10 +226,11 @@ def mismatches(checker: Validator, value: Any) -> list[str]:
     cannot be checked in time is a mismatch: nobody has seen that the value fits."""
     found: list[str] = []
     try:
-        for error in checker.iter_errors(value):
-            found.append("/" + "/".join(str(part) for part in error.absolute_path) + ": " + error.message)
-            if len(found) == MOST_MISMATCHES:
-                break
+        with _one_judging():
+            for error in checker.iter_errors(value):
+                found.append("/" + "/".join(str(part) for part in error.absolute_path) + ": " + error.message)
+                if len(found) == MOST_MISMATCHES:
+                    break
     except RecursionError:
         return []
     except TooSlow as slow:

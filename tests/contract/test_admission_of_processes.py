@@ -132,6 +132,7 @@ def test_three_processes_under_load_never_run_more_than_the_limit(replicas: list
     for _, change in changes:
         running += change
         most = max(most, running)
+    assert [each.ask("state")["troubles"] for each in replicas] == [0, 0, 0], "Valkey answered all the time"
     assert LIMIT // 2 < most <= LIMIT, "forty-five clients at twenty places"
     assert [each.ask("state")["in_use"] for each in replicas] == [0, 0, 0]
     print(f"{len(ran)} requests, at most {most} of {LIMIT} at once")
@@ -149,6 +150,8 @@ def test_a_paused_replica_comes_back_with_its_true_load_and_admits_nothing_until
     assert take_all(other) == LIMIT, "the paused one's lease has ended"
     paused.signal(signal.SIGCONT)
     assert paused.answer() == 0, "not one request on a lease that had ended"
+    # On a crowded machine the trip of those five may have been given up: the loss is heard of by the next heartbeat.
+    wait_until(lambda: bool(paused.ask("state")["leases_lost"]), BACK_WITHIN_S)
     state = paused.ask("state")
     assert (state["in_use"], state["leases_lost"], state["alone"]) == (8, 1, False)
     other.ask("release 8")

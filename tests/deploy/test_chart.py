@@ -204,6 +204,20 @@ REFUSALS = [
     ("gateway.settings.otlpEndpoint=collector:4317", "otlpEndpoint"),
     ("gateway.settings.traceRatio=2", "traceRatio"),
     ("controlValkey.quorum=5", "controlValkey.quorum (5) exceeds controlValkey.replicas (3)"),
+    ("controlValkey.replicas=2", "controlValkey.replicas is 2"),
+    ("deployments.gb200.model.name=glm-9", 'models.glm-5.3: deployments.gb200.model.name is "glm-9"'),
+    (
+        "deployments.gb200.model.contextTokens=1000",
+        "models.glm-5.3.contextTokens (202752) exceeds deployments.gb200.model.contextTokens (1000)",
+    ),
+    ("gateway.resources.requests.memory=8Gi", "gateway.resources.requests.memory (8Gi) exceeds its limit (4Gi)"),
+    ("agent.resources.requests.memory=8Gi", "agent.resources.requests.memory (8Gi) exceeds its limit (256Mi)"),
+    (
+        "deployments.gb200.frontend.resources.requests.memory=33Gi",
+        "deployments.gb200.frontend.resources.requests.memory (33Gi) exceeds its limit (32Gi)",
+    ),
+    ("gateway.secret.name=A_B", "/gateway/secret/name"),
+    ("imagePullSecrets={a b}", "/imagePullSecrets/0"),
     ("gateway.autoscaling.minReplicas=20", "gateway.autoscaling.minReplicas (20) exceeds maxReplicas (12)"),
     (
         "gateway.settings.drainSeconds=5",

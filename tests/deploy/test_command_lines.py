@@ -347,6 +347,16 @@ def fleet_text(preset: str, models: Path) -> str:
     return text.replace("/models/", f"{models}/")
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_gateways_tokenizer_is_the_models_own(name: str) -> None:
+    """A folder that only another preset's claim holds is one that the gateway refuses at its start."""
+    needs_on_ci(helm_binary() is not None, "helm")
+    (fleet_map,) = [d for d in rendered(name) if d["metadata"]["name"] == "prime-fleet"]
+    models = yaml.safe_load(fleet_map["data"]["fleet.yaml"])["models"]
+    served = {c.command[c.command.index("--model") + 1] for c in workers(name)}
+    assert {model["tools"]["tokenizer"] for model in models if "tools" in model} <= served
+
+
 @pytest.mark.parametrize(("name", "format_"), [("glm-5.3-gb200", "glm"), ("glm-5.3-b300", "glm"), ("local", "engine")])
 def test_the_fleet_file_and_the_workers_agree_on_who_reads_tool_calls(name: str, format_: str, tmp_path: Path) -> None:
     needs_on_ci(helm_binary() is not None, "helm")

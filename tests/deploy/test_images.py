@@ -1,5 +1,6 @@
 """Dockerfiles: linted, pinned, not root; and their install lines, run in clean environments. No image is built here."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -113,6 +114,30 @@ def test_the_install_lines_run_in_a_clean_environment(file: str, command: list[s
         assert added.returncode == 0, added.stderr[-2000:]
         sends = "import opentelemetry.sdk, opentelemetry.exporter.otlp.proto.http"
         subprocess.run([tmp_path / "prime/bin/python", "-c", sends], check=True, timeout=60)
+
+
+def test_all_that_the_image_with_tool_calls_takes_is_pinned(tmp_path: Path) -> None:
+    """`--build-arg EXTRAS=gateway,toolcalls`, which the GLM presets need: resolved by pip, and not installed, since torch
+    alone is a gigabyte."""
+    text = (IMAGES / "gateway.Dockerfile").read_text()
+    (line,) = re.findall(r"^RUN python -m venv /opt/prime && \S+/pip install (.*)$", text, re.MULTILINE)
+    source, report = clean_copy(tmp_path / "src"), tmp_path / "report.json"
+    line = line.replace("${EXTRAS:-gateway}", "gateway,toolcalls")
+    dry = f"'{sys.executable}' -m pip install --dry-run --ignore-installed --quiet --report '{report}' {line}"
+    run = subprocess.run(
+        ["sh", "-c", dry], cwd=source, capture_output=True, text=True, timeout=INSTALLS_WITHIN_S, check=False
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    pins = {
+        re.sub(r"[._]", "-", name.lower())
+        for file in re.findall(r"-c (\S+)", line)
+        for name in re.findall(r"^([\w.-]+)==", (ROOT / file).read_text(), re.MULTILINE)
+    }
+    taken = {
+        re.sub(r"[._]", "-", each["metadata"]["name"].lower()) for each in json.loads(report.read_text())["install"]
+    }
+    assert {"torch", "xgrammar", "transformers"} <= taken
+    assert taken - pins == {"prime-inference"}
 
 
 def test_the_engines_install_line_runs_in_a_clean_environment(tmp_path: Path) -> None:

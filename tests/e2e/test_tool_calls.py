@@ -13,6 +13,11 @@ import openai
 import pytest
 from jsonschema import Draft202012Validator
 
+from gateway.toolcalls.served import new_call_id
+from prime_inference.toolcalls.choice import read_choice
+from prime_inference.toolcalls.declared import declare
+from prime_inference.toolcalls.raw import raw_response
+from prime_inference.toolcalls.verdict import Verdict, judge
 from tests.support.stack import Stack
 
 pytestmark = pytest.mark.e2e
@@ -142,19 +147,39 @@ def test_a_schema_that_means_nothing_is_refused_with_its_place(real_stack: Stack
     assert (error["param"], error["code"]) == ("tools", "unsupported_tools")
 
 
-def test_without_enforcement_the_same_model_is_often_wrong(real_stack: Stack) -> None:
-    """The same request at the frontend, without a grammar: raw text that is not one valid call."""
-    wrong = 0
-    for _ in range(3):
-        fields = body(real_stack, max_tokens=60)
+def is_one_valid_call(raw: dict[str, Any]) -> bool:
+    """A raw answer, read by the gateway's own parser and judged by its own judge."""
+    declared = declare(TOOLS)
+    sent, _ = raw_response(raw, declared, read_choice("required", declared.tools), new_call_id, thinking=False)
+    calls = [call["function"] for call in sent["choices"][0]["message"].get("tool_calls") or ()]
+    return [judge(call["name"], call["arguments"], declared.tools).verdict for call in calls] == [Verdict.OK]
+
+
+def test_without_enforcement_the_same_model_is_often_wrong(
+    real_stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same request at the frontend, without a grammar. Enforced, none of them is wrong (above)."""
+    asked, wrong, cut = 3, 0, 0
+    for _ in range(asked):
+        fields = body(real_stack)
         fields["tools"] = [{**one, "function": {**one["function"], "strict": False}} for one in TOOLS]
-        answer = httpx.post(
-            f"{real_stack.running['frontend_url']}/v1/chat/completions", json=fields, timeout=120
-        ).json()
-        wrong += not (answer["choices"][0]["message"]["content"] or "").startswith(
-            "<tool_call>route<arg_key>start</arg_key>"
-        )
+        response = httpx.post(f"{real_stack.running['frontend_url']}/v1/chat/completions", json=fields, timeout=120)
+        answer = response.raise_for_status().json()
+        wrong += not is_one_valid_call(answer)
+        cut += answer["choices"][0]["finish_reason"] == "length"
+    with capsys.disabled():
+        print(f"\nwithout enforcement {wrong} of {asked} answers are no valid call ({cut} cut); with it 0")
     assert wrong > 0
+
+
+def test_the_judge_of_raw_answers_knows_a_valid_call() -> None:
+    def raw(text: str) -> dict[str, Any]:
+        return {"choices": [{"index": 0, "message": {"content": text}, "finish_reason": "stop"}]}
+
+    ping = "<tool_call>ping<arg_key>loud</arg_key><arg_value>true</arg_value></tool_call>"
+    assert is_one_valid_call(raw(ping))
+    for text in ("Ping!", ping + ping, ping.replace("true", "loud"), ping.replace("ping<", "pong<"), ping[:-9]):
+        assert not is_one_valid_call(raw(text)), text
 
 
 def test_an_agent_that_speaks_responses_gets_valid_calls_and_answers_them(real_stack: Stack) -> None:

@@ -1,11 +1,13 @@
 """Every wrong request gets an OpenAI error object."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.listener import MOST_HEAD_BYTES
 from tests.support.gateway import gateway
 from tests.support.upstream import answers, hangs, upstream
 
@@ -16,6 +18,7 @@ CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "
     ("method", "path", "kwargs", "status", "code"),
     [
         ("GET", "/nope", {}, 404, "unknown_route"),
+        ("POST", "/chat/completions/", {"json": CHAT}, 404, "unknown_route"),
         ("GET", "/chat/completions", {}, 405, "method_not_allowed"),
         ("POST", "/models", {}, 405, "method_not_allowed"),
         ("GET", "/models/unknown", {}, 404, "model_not_found"),
@@ -115,3 +118,17 @@ async def test_a_request_that_lasts_longer_than_headers_may_take_is_not_cut_off(
                 async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT) as response:
                     assert response.status == 200
                 await asyncio.sleep(0.3)
+
+
+@pytest.mark.parametrize("start", [b"GET /healthz HTTP/1.1\r\nx-large: ", b"GET /"])
+async def test_headers_without_an_end_are_refused_before_they_fill_the_memory(tmp_path: Path, start: bytes) -> None:
+    async with gateway(tmp_path, ["http://127.0.0.1:9"]) as gw:
+        host, port = gw.url.removeprefix("http://").removesuffix("/api/v1").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(start + b"x" * MOST_HEAD_BYTES)
+        async with asyncio.timeout(5):
+            answer = await reader.read()
+        writer.close()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 431 ")
+        assert json.loads(body)["error"]["code"] == "headers_too_large"

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from gateway.relay.stream import StreamEditor
 from tests.support.gateway import KEY, gateway
 from tests.support.upstream import Script, answers, breaks, hangs, sends, upstream
 
@@ -102,6 +103,9 @@ FAILING: dict[str, tuple[Script, int]] = {
     "only comments": (sends(b": ping\n\n", b": ping\n\n"), 502),
     "a cut before the first event": (breaks(), 503),
     "an error event with plain data": (sends(b"event: error\ndata: boom\n\n"), 502),
+    "an event that is no object": (sends(b"data: 1\n\n", DONE), 502),
+    "choices that are none": (sends(b'data: {"id":"c","choices":[1]}\n\n', DONE), 502),
+    "a delta that is none": (sends(b'data: {"id":"c","choices":[{"index":0,"delta":"a"}]}\n\n', DONE), 502),
 }
 
 
@@ -131,6 +135,36 @@ async def test_a_dead_frontend_is_left_behind(tmp_path: Path) -> None:
         async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT) as response:
             assert response.status == 200
         assert gw.metric("prime_gateway_attempts_total", deployment="d0", result="connect") == 1
+
+
+@pytest.mark.parametrize("name", ["busy", "unavailable"])
+async def test_every_deployment_is_asked_once_before_the_client_hears_that_none_can(tmp_path: Path, name: str) -> None:
+    script, status = FAILING[name]
+    async with upstream(script) as bad, upstream(answers(UNARY)) as good:
+        (tmp_path / "some").mkdir()
+        async with gateway(tmp_path / "some", [*[bad.url] * 4, good.url]) as gw:
+            async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT) as response:
+                assert response.status == 200
+        assert len(bad.requests) == 4
+        async with gateway(tmp_path, [bad.url] * 5) as gw:
+            async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT) as response:
+                assert response.status == status
+        assert len(bad.requests) == 9
+
+
+async def test_an_attempt_that_cost_an_engine_work_is_made_three_times_at_most(tmp_path: Path) -> None:
+    script, status = FAILING["server error"]
+    async with upstream(script) as bad, gateway(tmp_path, [bad.url] * 5) as gw:
+        async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT) as response:
+            assert response.status == status
+        assert len(bad.requests) == 3
+
+
+async def test_a_client_without_time_for_any_attempt_gets_a_timeout(tmp_path: Path) -> None:
+    async with upstream(answers(UNARY)) as up, gateway(tmp_path, [up.url]) as gw:
+        headers = {"x-stainless-read-timeout": "0.015"}
+        async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT, headers=headers) as response:
+            assert response.status == 504
 
 
 async def test_a_refused_request_is_not_tried_elsewhere(tmp_path: Path) -> None:
@@ -255,11 +289,75 @@ async def test_a_client_that_does_not_read_is_ended_by_the_total_timeout(tmp_pat
         writer.transport.abort()  # type: ignore[attr-defined]
 
 
-async def test_a_bug_in_the_middle_of_a_stream_is_counted_as_ours(tmp_path: Path) -> None:
-    broken = b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":"x"}}\n\n'
-    async with upstream(sends(chunk("a"), broken, pause_s=0.05)) as up, gateway(tmp_path, [up.url]) as gw:
-        with pytest.raises(aiohttp.ClientError):
-            async with gw.session.post(f"{gw.url}/chat/completions", json=STREAM) as response:
+@pytest.mark.parametrize(
+    "usage",
+    [
+        b'{"prompt_tokens":"x"}',
+        b'{"prompt_tokens":-5}',
+        b'{"prompt_tokens":1,"prompt_tokens_details":[1]}',
+        b'{"prompt_tokens":true}',
+    ],
+)
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_usage_of_no_counts_costs_nobody_an_answer(tmp_path: Path, usage: bytes, streamed: bool) -> None:
+    whole = (
+        b'{"id":"c","choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],"usage":' + usage + b"}"
+    )
+    last = b'data: {"id":"c","choices":[],"usage":' + usage + b"}\n\n"
+    script = sends(chunk("a"), chunk("", "stop"), last, DONE, pause_s=0.02) if streamed else answers(whole)
+    async with upstream(script) as up, gateway(tmp_path, [up.url]) as gw:
+        async with gw.session.post(f"{gw.url}/chat/completions", json={**CHAT, "stream": streamed}) as response:
+            assert response.status == 200
+            assert await response.read() == (chunk("a") + chunk("", "stop") + DONE if streamed else whole)
+        async with asyncio.timeout(2):
+            while gw.state.settlements:
+                await asyncio.sleep(0.01)
+        assert gw.metric("prime_gateway_tokens_total", model="m", kind="prompt") == 0
+        labels = {"endpoint": "chat/completions", "model": "m", "outcome": "ok"}
+        assert gw.metric("prime_gateway_requests_total", **labels) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[]",
+        b"1",
+        b"<html>",
+        b'{"choices":[1]}',
+        b'{"choices":"a"}',
+        b'{"choices":[{"message":[]}]}',
+        b'{"choices":[{"message":{"content":1}}]}',
+    ],
+)
+async def test_a_whole_answer_that_is_no_completion_is_asked_of_the_next_deployment(
+    tmp_path: Path, body: bytes
+) -> None:
+    async with upstream(answers(body)) as bad, upstream(answers(UNARY)) as good:
+        async with gateway(tmp_path, [bad.url, good.url]) as gw:
+            async with gw.session.post(f"{gw.url}/chat/completions", json=CHAT) as response:
+                assert response.status == 200
+            assert len(bad.requests) == len(good.requests) == 1
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_limit_of_hundreds_of_digits_is_the_engines_to_judge(tmp_path: Path, streamed: bool) -> None:
+    async with upstream(sends(*WHOLE) if streamed else answers(UNARY)) as up, gateway(tmp_path, [up.url]) as gw:
+        body = {**CHAT, "stream": streamed, "max_tokens": 10**500}
+        async with gw.session.post(f"{gw.url}/chat/completions", json=body) as response:
+            assert response.status == 200
+        assert up.requests[0]["body"]["max_tokens"] == 10**500
+
+
+async def test_a_bug_in_the_middle_of_a_stream_is_counted_as_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def buggy(_editor: StreamEditor, _event: bytes) -> bytes:
+        raise AttributeError("ours")
+
+    async with upstream(sends(chunk("a"), chunk("b"), pause_s=0.2)) as up, gateway(tmp_path, [up.url]) as gw:
+        async with gw.session.post(f"{gw.url}/chat/completions", json=STREAM) as response:
+            monkeypatch.setattr(StreamEditor, "feed", buggy)
+            with pytest.raises(aiohttp.ClientError):
                 await response.read()
         labels = {"endpoint": "chat/completions", "model": "m", "outcome": "internal_error"}
         assert gw.metric("prime_gateway_requests_total", **labels) == 1

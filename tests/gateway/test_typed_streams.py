@@ -1,5 +1,6 @@
 """`/responses` and `/messages`: the same gates and failover, the dialects' own events and errors, read by their SDKs."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -192,3 +193,41 @@ async def test_calls_that_the_frontend_parsed_pass_as_they_are_and_are_judged(
         for verdict in ("Ok", "SchemaMismatch", "UnknownName"):
             assert gw.metric("prime_gateway_tool_calls_total", model="m", verdict=verdict) == 1
         assert gw.metric("prime_gateway_tool_answers_total", model="m", outcome="calls_wrong") == 1
+
+
+BROKEN: dict[str, list[bytes]] = {
+    "responses": [
+        typed("response.completed", response=1),
+        typed("response.completed", response={"output": 1, "usage": {"input_tokens": "x"}}),
+        typed("response.completed", response={"output": [1, {"type": "function_call", "arguments": 1}], "usage": 1}),
+    ],
+    "messages": [
+        typed("message_delta", delta={"stop_reason": []}, usage={"output_tokens": "x"}) + typed("message_stop"),
+        typed("message_delta", delta=1, usage={"output_tokens": -1}) + typed("message_stop"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("path", "last"), [(path, last) for path, parts in BROKEN.items() for last in parts])
+@pytest.mark.parametrize("tools", [True, False])
+async def test_what_an_engine_says_wrongly_of_its_answer_costs_nobody_the_answer(
+    tmp_path: Path, path: str, last: bytes, tools: bool
+) -> None:
+    stream = [typed("response.output_text.delta" if path == "responses" else "content_block_delta", delta={}), last]
+    async with upstream(sends(*stream)) as up, gateway(tmp_path, [up.url]) as gw:
+        sent = {**BODIES[path], "stream": True, **({"tools": TOOLS[path]} if tools else {})}
+        async with gw.session.post(f"{gw.url}/{path}", json=sent) as answer:
+            assert await answer.read() == b"".join(stream)
+        async with asyncio.timeout(2):
+            while gw.state.settlements:
+                await asyncio.sleep(0.01)
+        assert gw.metric("prime_gateway_requests_total", endpoint=path, model="m", outcome="ok") == 1
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_an_event_whose_type_is_no_name_is_left_for_another_deployment(tmp_path: Path, path: str) -> None:
+    good = RESPONSE_STREAM if path == "responses" else MESSAGE_STREAM
+    async with upstream(sends(b'data: {"type":[1]}\n\n')) as bad, upstream(sends(*good)) as other:
+        async with gateway(tmp_path, [bad.url, other.url]) as gw:
+            async with gw.session.post(f"{gw.url}/{path}", json={**BODIES[path], "stream": True}) as answer:
+                assert await answer.read() == b"".join(good)

@@ -156,6 +156,22 @@ def test_a_worker_over_two_nodes_is_as_well_as_its_worst(cluster: Cluster, tmp_p
     assert watch.look() == {"east"}
 
 
+def test_a_pool_that_grows_stays_while_its_new_workers_wait_for_machines(cluster: Cluster, tmp_path: Path) -> None:
+    source, target = tmp_path / "source.yaml", tmp_path / "fleet.yaml"
+    source.write_text(yaml.safe_dump(FLEET))
+    watch = FleetWatch(Kubernetes(cluster.url), "n", source, target)
+    assert watch.look() == frozenset()
+    for _ in range(3):
+        cluster.add_worker("east", "decode", "")
+    assert watch.look() == frozenset()
+    for pod in cluster.pods[-3:]:
+        pod["spec"]["nodeName"] = "node-a"
+    assert watch.look() == frozenset()
+    for pod in cluster.pods[-3:]:
+        del pod["spec"]["nodeName"]
+    assert watch.look() == {"east"}, "it had four decode workers"
+
+
 def test_a_broken_fabric_takes_out_its_whole_nvlink_domain(cluster: Cluster, tmp_path: Path) -> None:
     for name in ("node-a", "node-b"):
         cluster.nodes[name]["metadata"]["labels"]["nvidia.com/gpu.clique"] = "rack.1"

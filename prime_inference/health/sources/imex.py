@@ -7,8 +7,8 @@ IMEX_WITHIN_S = 2.0
 """The command itself may hang (kubernetes-sigs/dra-driver-nvidia-gpu issue 1417)."""
 
 
-class ImexHung(Exception):
-    """The command did not end; it was killed."""
+class ImexHung(TimeoutError):
+    """The command did not end; it was killed. By its kind the probe knows a hang."""
 
 
 class ImexCtl:

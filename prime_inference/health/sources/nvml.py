@@ -17,9 +17,10 @@ class Nvml:
         self._nvml: Any = None
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """Raises the library's errors: not found, driver not loaded, GPU lost."""
+        """Those that answer. Raises the library's errors: not found, driver not loaded."""
         nvml = self._library()
-        return tuple(self._gpu(index) for index in range(nvml.nvmlDeviceGetCount()))
+        found = [self._gpu_if_there(index) for index in range(nvml.nvmlDeviceGetCount())]
+        return tuple(gpu for gpu in found if gpu is not None)
 
     def _library(self) -> Any:
         if self._nvml is None:
@@ -28,6 +29,14 @@ class Nvml:
             pynvml.nvmlInit()
             self._nvml = pynvml
         return self._nvml
+
+    def _gpu_if_there(self, index: int) -> Gpu | None:
+        """None for one that fell off the bus: it is missing, and the others are still to be read."""
+        nvml = self._nvml
+        try:
+            return self._gpu(index)
+        except (nvml.NVMLError_GpuIsLost, nvml.NVMLError_GpuNotFound):
+            return None
 
     def _gpu(self, index: int) -> Gpu:
         nvml = self._nvml

@@ -17,7 +17,8 @@ SHORTEST_TRANSFER_S = 1e-6
 """A load cannot have taken less than its fixed cost; noise of the clock must not make a bandwidth infinite."""
 
 SILENT_FACTOR = 0.25
-"""A load that moved nothing until its deadline says only `slower`: the estimate falls as if it had seen this part."""
+"""A load that was not there at its deadline says only `slower`: the estimate falls as if it had seen this part, and at
+least to what the tier would have needed for the load to be there."""
 
 
 @dataclass(frozen=True)
@@ -46,28 +47,56 @@ class TierEstimate:
         return LoadInFlight(now, self._load_seconds)
 
     def ended(self, load: LoadInFlight, moved_bytes: int, now: float) -> None:
-        """A load ended, whole or at its deadline, having moved so many bytes."""
+        """A load ended, whole or at its deadline, having moved so many bytes, at least one."""
+        self._end(now)
+        self.sampled_at = max(self.sampled_at, now)
+        self._sample(self._seen(moved_bytes, now - load.started_at, self._shared_by(load, now)))
+
+    def late(self, load: LoadInFlight, asked_bytes: int, now: float) -> None:
+        """A load of so many bytes was given up without an answer. It is in flight until it `ended` or `failed`. Where the
+        estimate had expected it to take longer, it says nothing."""
         self._count(now)
-        self.in_flight -= 1
         self.sampled_at = now
-        took_s = now - load.started_at
-        if moved_bytes == 0:
-            sample = self.bytes_per_s * SILENT_FACTOR
-        else:
-            shared_by = (self._load_seconds - load.load_seconds_at_start) / took_s if took_s > 0.0 else 1.0
-            sample = shared_by * moved_bytes / max(took_s - self.fixed_s, SHORTEST_TRANSFER_S)
-        weight = FALL_WEIGHT if sample < self.bytes_per_s else RISE_WEIGHT
-        self.bytes_per_s += weight * (sample - self.bytes_per_s)
+        most = self._seen(asked_bytes, now - load.started_at, self._shared_by(load, now))
+        if most < self.bytes_per_s:
+            self._sample(self.bytes_per_s * SILENT_FACTOR)
+            self.bytes_per_s = min(self.bytes_per_s, most)
+
+    def missed(self, load: LoadInFlight, asked_bytes: int, silent_until: float, now: float) -> None:
+        """Nothing came of a load, and until `silent_until` not even that was known. A store's client that gives up a value
+        which is too slow to come makes a miss of it, so a wait longer than the load should have taken is no mere miss: the
+        tier is taken for one that could just not have brought it by then."""
+        self._end(now)
+        most = self._seen(asked_bytes, silent_until - load.started_at, self._shared_by(load, now))
+        if silent_until > load.started_at and most < self.bytes_per_s:
+            self.bytes_per_s = most
+            self.sampled_at = now
 
     def failed(self, load: LoadInFlight, now: float) -> None:
-        """A load that ended early in misses or errors: no word on bandwidth."""
-        self._count(now)
-        self.in_flight -= 1
+        """A load that ended early in errors, or was not used: no word on bandwidth."""
+        self._end(now)
 
     @property
     def next_bytes_per_s(self) -> float:
         """What one more load can expect."""
         return self.bytes_per_s / (self.in_flight + 1)
+
+    def _seen(self, moved_bytes: int, took_s: float, shared_by: float) -> float:
+        """Bytes a second that the tier moved for all, by one load that took so long."""
+        return shared_by * moved_bytes / max(took_s - self.fixed_s, SHORTEST_TRANSFER_S)
+
+    def _shared_by(self, load: LoadInFlight, now: float) -> float:
+        """Loads in flight on average since this one began; counted until `now`."""
+        took_s = now - load.started_at
+        return (self._load_seconds - load.load_seconds_at_start) / took_s if took_s > 0.0 else 1.0
+
+    def _sample(self, seen: float) -> None:
+        weight = FALL_WEIGHT if seen < self.bytes_per_s else RISE_WEIGHT
+        self.bytes_per_s += weight * (seen - self.bytes_per_s)
+
+    def _end(self, now: float) -> None:
+        self._count(now)
+        self.in_flight -= 1
 
     def _count(self, now: float) -> None:
         self._load_seconds += self.in_flight * (now - self._counted_until)

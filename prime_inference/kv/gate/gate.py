@@ -46,6 +46,14 @@ class LoadGate:
     def ended(self, tier: str, load: LoadInFlight, moved_tokens: int, now: float) -> None:
         self.tiers[tier].ended(load, moved_tokens * self._bytes_per_token, now)
 
+    def late(self, tier: str, load: LoadInFlight, asked_tokens: int, now: float) -> None:
+        """The load was given up at its deadline. It has still to end or to fail."""
+        self.tiers[tier].late(load, asked_tokens * self._bytes_per_token, now)
+
+    def missed(self, tier: str, load: LoadInFlight, asked_tokens: int, silent_until: float, now: float) -> None:
+        """The tier said that it has nothing, at some time after `silent_until`."""
+        self.tiers[tier].missed(load, asked_tokens * self._bytes_per_token, silent_until, now)
+
     def failed(self, tier: str, load: LoadInFlight, now: float) -> None:
-        """The load ended in misses or errors, or was not used: it says nothing about bandwidth."""
+        """The load ended in errors or was not used: it says nothing about bandwidth."""
         self.tiers[tier].failed(load, now)

@@ -3,6 +3,7 @@
     (asked for the first time) -> COMPUTE                 nothing is looked up, so nothing is fetched
                                -> LOOK_UP -> WAIT ... -> (found)    -> loading -> (finished)
                                                       -> GIVE_UP    at the decision's deadline; compute
+                                                                    -> (answered), if it is after all
 
 LMCache's server begins to fetch from L2 when it is asked, before it says how much there is. So the decision is made on
 the most that the tier could hold, and a part is taken by asking for a shorter prompt. One load is measured from the
@@ -49,7 +50,12 @@ class Ask:
 @dataclass
 class _Plan:
     load: LoadInFlight
+    asked_tokens: int
     deadline: float
+    asked_at: float
+    """Last."""
+    silent_until: float
+    """The time before that at which it was asked in vain: the answer cannot have been there earlier."""
     found_tokens: int = 0
 
 
@@ -73,6 +79,7 @@ class LoadPlans:
         self._tier = tier
         self._computing: set[str] = set()
         self._plans: dict[str, _Plan] = {}
+        self._late: dict[str, LoadInFlight] = {}
 
     def ask(self, request: str, prompt_tokens: int, own_tokens: int, queued_tokens: int, now: float) -> Ask:
         """What to do now for a request of which the engine's own cache holds `own_tokens`.
@@ -87,6 +94,7 @@ class LoadPlans:
                 self._end(request, LoadEnd.LATE, now)
                 self._computing.add(request)
                 return Ask(Step.GIVE_UP)
+            plan.silent_until, plan.asked_at = plan.asked_at, now
             return Ask(Step.WAIT)
         first_chunk = own_tokens // CHUNK_TOKENS
         loadable = max(0, (prompt_tokens - 1) // CHUNK_TOKENS - first_chunk) * CHUNK_TOKENS
@@ -94,8 +102,13 @@ class LoadPlans:
         if decision.choice is Choice.RECOMPUTE:
             self._computing.add(request)
             return Ask(Step.COMPUTE)
-        self._plans[request] = _Plan(self.gate.started(self._tier, now), now + decision.deadline_s)
+        load = self.gate.started(self._tier, now)
+        self._plans[request] = _Plan(load, decision.tokens, now + decision.deadline_s, now, now)
         return Ask(Step.LOOK_UP, first_chunk * CHUNK_TOKENS + decision.tokens)
+
+    def waits_for(self, request: str) -> bool:
+        """It was asked for, and is neither loaded nor given up."""
+        return request in self._plans
 
     def found(self, request: str, tokens: int, now: float) -> None:
         """The lookup was answered: so many tokens beyond the engine's own are ready to be copied in."""
@@ -112,11 +125,28 @@ class LoadPlans:
         if request in self._plans:
             self._end(request, LoadEnd.LOADED if whole else LoadEnd.FAILED, now)
 
-    def forget(self, request: str, now: float) -> None:
-        """The request has left the engine, or was admitted without its load."""
+    def answered(self, request: str, tokens: int, at: float) -> None:
+        """A lookup that was given up had its answer at `at`, while the prompt was computed. What came too late for its
+        prompt still says how fast the tier is: a probe is nearly always late, since it may cost its prompt so little."""
+        late = self._late.pop(request, None)
+        if late is None:
+            return
+        if tokens > 0:
+            self.gate.ended(self._tier, late, tokens, at)
+        else:
+            self.gate.failed(self._tier, late, at)
+
+    def admitted(self, request: str, now: float) -> None:
+        """The engine computes the request from its beginning."""
         self._computing.discard(request)
         if request in self._plans:
             self._end(request, LoadEnd.NOT_USED, now)
+
+    def forget(self, request: str, now: float) -> None:
+        """The request has left the engine."""
+        self.admitted(request, now)
+        if (late := self._late.pop(request, None)) is not None:
+            self.gate.failed(self._tier, late, now)
 
     def _end(self, request: str, end: LoadEnd, now: float) -> None:
         plan = self._plans.pop(request)
@@ -127,6 +157,9 @@ class LoadPlans:
         if loaded:
             self.gate.ended(self._tier, plan.load, plan.found_tokens, now)
         elif end is LoadEnd.LATE:
-            self.gate.ended(self._tier, plan.load, 0, now)
+            self.gate.late(self._tier, plan.load, plan.asked_tokens, now)
+            self._late[request] = plan.load
+        elif end is LoadEnd.MISS:
+            self.gate.missed(self._tier, plan.load, plan.asked_tokens, plan.silent_until, now)
         else:
             self.gate.failed(self._tier, plan.load, now)

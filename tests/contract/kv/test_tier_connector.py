@@ -3,6 +3,8 @@ with the real class's signatures; benchmarks/kv_tiers/run_tier_connector.py has 
 
 import inspect
 import warnings
+from collections.abc import Callable
+from time import sleep
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import create_autospec
@@ -56,6 +58,15 @@ def blocks_of(count: int) -> Any:
     blocks = create_autospec(KVCacheBlocks, instance=True)
     blocks.get_block_ids.return_value = (list(range(count)),)
     return blocks
+
+
+def until(what: Callable[[], bool]) -> None:
+    """`time.monotonic` may be the test's own."""
+    for _ in range(500):
+        if what():
+            return
+        sleep(0.01)
+    raise AssertionError("not within 5 s")
 
 
 def test_vllm_finds_the_class_by_its_module_path(module: Any) -> None:
@@ -147,6 +158,7 @@ def test_a_late_lookup_is_given_up_and_its_locks_are_released_when_it_is_answere
     side.scheduler_adapter.free_lookup_locks.assert_not_called()
 
     side.scheduler_adapter.check_lookup_result.return_value = 1_024
+    until(lambda: bool(side._late_lookups._answers))
     side.build_connector_meta(SchedulerOutput.make_empty())
     freed = side.scheduler_adapter.free_lookup_locks.call_args.kwargs
     assert (freed["start"], freed["end"], freed["request_id"]) == (0, 1_024, "r")
@@ -154,6 +166,69 @@ def test_a_late_lookup_is_given_up_and_its_locks_are_released_when_it_is_answere
     side.build_connector_meta(SchedulerOutput.make_empty())
     assert side.scheduler_adapter.free_lookup_locks.call_count == 1
     assert side._plans.ends == {"late": 1}
+
+
+def test_an_answer_that_is_there_when_its_deadline_has_passed_in_a_long_step_is_taken(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = scheduler_side(module)
+    clock = module.time.monotonic()
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock)
+    request = request_of()
+    assert side.get_num_new_matched_tokens(request, 0) == (None, True)
+    side.scheduler_adapter.check_lookup_result.return_value = 4_096
+    clock += 5.0
+    assert side.get_num_new_matched_tokens(request, 0) == (4_096, True)
+    assert side._plans.ends == {}
+
+
+def test_the_gate_learns_from_an_answer_that_came_while_the_prompt_was_computed(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.v1.request import RequestStatus
+
+    side = scheduler_side(module, **{"prime.gate.bytes_per_s": 1e9})
+    tier = side._plans.gate.tiers["tier"]
+    clock = module.time.monotonic() + 20.0  # long enough without a load for a probe
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock)
+    request = request_of()
+    assert side.get_num_new_matched_tokens(request, 0) == (None, True)
+    clock += 0.012
+    assert side.get_num_new_matched_tokens(request, 0) == (0, False)
+    side.update_state_after_alloc(request, blocks_of(257), 0)
+    assert tier.bytes_per_s == 1e9
+    side.scheduler_adapter.check_lookup_result.return_value = 256
+    until(lambda: bool(side._late_lookups._answers))
+    clock += 3.0  # the step of the model
+    request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    side.request_finished(request, [])
+    assert tier.bytes_per_s > 2e9  # 12 ms, not 3 s
+    side.scheduler_adapter.free_lookup_locks.assert_called_once()
+
+
+def test_a_prefill_workers_prompt_of_one_step_says_how_fast_the_engine_is(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import RequestStatus
+
+    side = scheduler_side(module)
+    prefill = side._plans.gate.prefill
+    clock = module.time.monotonic()
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock)
+    ends = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_ABORTED)
+    for number, status in enumerate(ends):
+        told, request = prefill.tokens_per_s, request_of(name=f"r{number}")
+        step = SchedulerOutput.make_empty()
+        step.num_scheduled_tokens = {request.request_id: 2_000}
+        side._observe_step(step, clock)
+        side._observe_step(SchedulerOutput.make_empty(), clock + 0.5)  # asked for more while the step runs
+        clock += 1.0
+        request.status = status
+        side.request_finished(request, [])
+        side.request_finished(request, [])  # a second that ends with the same step
+        aborted = status is RequestStatus.FINISHED_ABORTED
+        assert prefill.tokens_per_s == (told if aborted else pytest.approx(told + 0.2 * (2_000 - told)))
 
 
 def test_a_failed_copy_is_counted_and_says_nothing_about_bandwidth(module: Any) -> None:
@@ -205,6 +280,8 @@ def test_decisions_and_loads_reach_vllms_log_and_its_metrics_page_once(module: A
     assert value("vllm:prime_kv_loads_total", end="loaded") == 2
     assert value("vllm:prime_kv_loaded_tokens_total") == 8_192
     assert value("vllm:prime_kv_load_seconds_count") == 2
+    assert value("vllm:prime_kv_gate_bytes_per_second") == side._plans.gate.tiers["tier"].bytes_per_s
+    assert value("vllm:prime_kv_gate_prefill_tokens_per_second") == 53_000
 
 
 def test_a_request_without_a_salt_neither_loads_nor_stores_unless_prefixes_are_shared(module: Any) -> None:

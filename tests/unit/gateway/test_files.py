@@ -4,6 +4,8 @@ import pytest
 
 from gateway.accounts.keys import KeysFileError, load_keys
 from gateway.fleet.registry import FleetFileError, load_fleet
+from gateway.fleet.reload import FileWatch, ReloadResult
+from gateway.fleet.snapshot import Snapshot
 from gateway.settings import SettingsError, load_settings
 from prime_inference.keys import hash_of, new_key
 
@@ -30,6 +32,10 @@ def test_a_fleet_file_becomes_a_snapshot(tmp_path: Path) -> None:
         (FLEET.replace("deployments: [d]", "deployments: [e]"), "unknown deployments: e"),
         (FLEET.replace("{name: m,", "{name: m, colour: red,"), "colour"),
         (FLEET.replace("http://127.0.0.1:1", "ftp://x"), "frontends"),
+        (FLEET.replace("127.0.0.1:1", "127.0.0.1:1/v1"), "nothing else"),
+        (FLEET.replace("127.0.0.1:1", "user:word@127.0.0.1:1"), "nothing else"),
+        (FLEET + "sites: [{name: s, valkey: {address: '127.0.0.1:99999'}}]", "99999 is no port"),
+        (FLEET + "sites: [{name: s, valkey: {sentinels: ['a..b:1'], primary_name: p}}]", "no host's name"),
         ("models: [", "not YAML"),
         ("", "wrong at the file"),
         (FLEET + "extra: 1", "extra"),
@@ -38,6 +44,25 @@ def test_a_fleet_file_becomes_a_snapshot(tmp_path: Path) -> None:
 def test_a_wrong_fleet_file_is_refused_with_what_is_wrong(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(FleetFileError, match=words):
         load_fleet(write(tmp_path, text))
+
+
+async def test_a_snapshot_that_cannot_be_taken_is_an_alarm_and_the_files_are_looked_at_again(tmp_path: Path) -> None:
+    fleet, keys = write(tmp_path, FLEET), tmp_path / "keys.yaml"
+    keys.write_text("keys: []")
+    told: list[ReloadResult] = []
+    taken: list[Snapshot] = []
+
+    async def take(snapshot: Snapshot) -> None:
+        if not told:
+            raise OverflowError("a bug of ours")
+        taken.append(snapshot)
+
+    watch = FileWatch(fleet, keys, take, told.append)
+    for text in (FLEET + "sites: []", FLEET + "sites:   []"):
+        fleet.write_text(text)
+        await watch.look()
+    assert told == [ReloadResult.REFUSED, ReloadResult.TAKEN]
+    assert len(taken) == 1
 
 
 def test_a_missing_fleet_file_is_named(tmp_path: Path) -> None:

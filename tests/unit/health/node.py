@@ -42,6 +42,7 @@ class Node:
     port_list: tuple[Port, ...] = ()
     new_lines: list[str] = field(default_factory=list)
     imex: str | None = None
+    imex_error: Exception | None = None
     boot: str | None = BOOT
     at: float = 1000.0
     hang: threading.Event | None = None
@@ -63,6 +64,8 @@ class Node:
         return lines
 
     def state(self) -> str | None:
+        if self.imex_error is not None:
+            raise self.imex_error
         return self.imex
 
     def now(self) -> float:

@@ -1,5 +1,6 @@
 """The whole agent on a node that does what it is told."""
 
+import sys
 import threading
 from pathlib import Path
 
@@ -9,8 +10,9 @@ from prime_inference.health.agent import Agent
 from prime_inference.health.checks import FABRIC_JOINS_WITHIN_S
 from prime_inference.health.deadline import Ending, Probe
 from prime_inference.health.faults import Change, State
-from prime_inference.health.page import metrics_of
-from prime_inference.health.verdicts import Check, Severity, Verdict
+from prime_inference.health.page import metrics_of, node_of
+from prime_inference.health.sources.imex import ImexHung
+from prime_inference.health.verdicts import Check, Finding, Severity, Verdict
 from tests.unit.health.node import Node, agent_of, fabric, gpu, port
 
 
@@ -190,6 +192,41 @@ def test_a_driver_that_does_not_return_is_a_fault_and_the_rest_is_still_judged()
     node.hang.set()
 
 
+def test_a_domain_service_that_was_never_ready_here_is_no_fault(tmp_path: Path) -> None:
+    """On GB200 IMEX runs in a pod of NVIDIA's, and the host's is masked: who asks the host hears an error for ever."""
+    node = Node((gpu(0, fabric=fabric()),), imex="exit 1")
+    agent = agent_of(node, state_file=tmp_path / "state.json")
+    assert rounds(agent, node, 3) == []
+    node.imex = "READY"
+    rounds(agent, node)
+    again = agent_of(node, state_file=tmp_path / "state.json")
+    node.imex = "INITIALIZING"
+    assert rounds(again, node) == [(Change.OPENED, Check.IMEX)]
+    assert again.state() is State.FAILED
+
+
+def test_a_domain_service_that_does_not_answer_is_a_fault_where_it_once_was_ready(tmp_path: Path) -> None:
+    node = Node((gpu(0),))
+    agent = agent_of(node)
+    node.imex_error = ImexHung("does not end")
+    assert rounds(agent, node) == [(Change.OPENED, Check.PROBE)]
+    assert (agent.state(), agent.probe_endings["imex", Ending.HUNG]) == (State.DEGRADED, 1)
+    node.imex, node.imex_error = "READY", None
+    rounds(agent, node)
+    node.imex_error = ImexHung("does not end")
+    rounds(agent, node)
+    assert agent.state() is State.FAILED
+
+
+def test_what_a_source_refuses_with_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    node = Node(imex_error=PermissionError("not allowed"))
+    agent = agent_of(node)
+    rounds(agent, node, 3)
+    node.imex_error = None
+    rounds(agent, node, 2)
+    assert caplog.messages == ["imex: PermissionError: not allowed", "imex: answers again"]
+
+
 def test_a_kernel_line_that_comes_after_the_deadline_is_not_lost() -> None:
     hang = threading.Event()
     probe = Probe("kmsg", lambda: (hang.wait(10), "line")[1], 0.05)
@@ -222,3 +259,43 @@ def test_faults_and_baselines_outlive_the_agent(tmp_path: Path) -> None:
     assert rounds(again, node) == []
     file.write_text('{"schema": 1, "torn')
     assert agent_of(node, state_file=file).state() is State.HEALTHY
+
+
+def test_a_state_file_that_is_no_text_or_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    file.write_bytes(b"\xff\xfe")
+    node = Node((), (port(),))
+    agent = agent_of(node, state_file=file)
+    rounds(agent, node)
+    file.unlink()
+    (file.with_suffix(".new")).mkdir()
+    node.port_list = (port("DOWN"),)
+    assert rounds(agent, node) == [(Change.OPENED, Check.IB_PORT)]
+
+
+def test_the_page_is_read_whole_while_faults_open_and_close() -> None:
+    """The page answers from a thread of its own, in the middle of a round."""
+    agent = agent_of(Node(), clear_after_s=0)
+    rounds(agent, Node())
+    few, many = ([Finding(Check.XID, f"gpu{n}", v) for n in range(300)] for v in (Verdict.OK, Verdict.BAD))
+    steady = Finding(Check.IB_PORT, "mlx5_0/1", Verdict.BAD)
+    stop = threading.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            agent.faults.take([*many, steady], 1.0)
+            agent.faults.begin(rebooted=True)
+            agent.faults.take([*few, steady], 2.0)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        for _ in range(200):
+            metrics_of(agent)
+            node_of(agent)
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(interval)

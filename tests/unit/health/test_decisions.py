@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from prime_inference.health.cordon import Budget, Cluster, Decision, decide
 from prime_inference.health.domain import NodeView, domains
 from prime_inference.health.faults import State
-from prime_inference.health.rotation import Why, Worker, drained, reason_to_drain
+from prime_inference.health.rotation import NOWHERE, Pool, Why, Worker, drained, missed, reason_to_drain
 
 NODES = frozenset(f"n{i}" for i in range(20))
 
@@ -69,6 +69,32 @@ def test_a_pool_without_enough_healthy_workers_takes_its_deployment_out(unhealth
     """GB200: one prefill worker over two nodes, four decode workers."""
     fleet = workers(("prefill", [{"p0", "p1"}]), ("decode", [{"d0"}, {"d1"}, {"d2"}, {"d3"}]))
     assert reason_to_drain("d", fleet, frozenset(unhealthy)) is why
+
+
+def pool(placed: int, waiting: int) -> list[Worker]:
+    return workers(("decode", [*({f"n{number}"} for number in range(placed)), *([{NOWHERE}] * waiting)]))
+
+
+@pytest.mark.parametrize(
+    ("looks", "why"),
+    [
+        ([(1, 0), (1, 3)], Why.STAYS),  # it grows, and the new ones wait for a machine
+        ([(1, 3)], Why.STAYS),  # the watch is new, and cannot know
+        ([(4, 0), (1, 3)], Why.TOO_FEW),  # it had four
+        ([(4, 0), (1, 3), (1, 3)], Why.TOO_FEW),
+        ([(4, 0), (1, 0), (1, 3)], Why.STAYS),  # made smaller, then larger again
+        ([(0, 2)], Why.NO_DECODE),
+        ([(2, 0), (0, 2)], Why.NO_DECODE),
+        ([(4, 0), (2, 2)], Why.STAYS),
+    ],
+)
+def test_a_worker_that_waits_for_a_node_is_missed_only_where_there_was_one(
+    looks: list[tuple[int, int]], why: Why
+) -> None:
+    most: dict[Pool, int] = {}
+    for look in looks:
+        counted, most = missed(pool(*look), most)
+    assert reason_to_drain("d", counted, frozenset({NOWHERE})) is why
 
 
 def test_a_deployment_without_pods_of_ours_stays() -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,8 +12,11 @@ from prime_inference.health.settings import HealthSettingsError, load_health_set
 from prime_inference.health.sources.imex import ImexCtl
 from prime_inference.health.sources.klog import Klog
 from prime_inference.health.sources.kmsg import Kmsg, record_of
+from prime_inference.health.sources.nvml import Nvml
 from prime_inference.health.sources.sysfs import Sysfs
 from prime_inference.health.xids import event_in
+from tests.conftest import needs_on_ci
+from tests.deploy.rendered import has_module
 
 
 def write(path: Path, text: str) -> None:
@@ -112,6 +116,27 @@ def test_imex_is_asked_by_its_command(tmp_path: Path) -> None:
     command.write_text("#!/bin/sh\necho READY\n")
     command.chmod(0o755)
     assert ImexCtl(str(command)).state() == "READY"
+
+
+def test_a_gpu_that_fell_off_the_bus_is_left_out_and_the_others_are_read() -> None:
+    needs_on_ci(has_module("pynvml"), "nvidia-ml-py")
+    import pynvml
+
+    def handle(index: int) -> int:
+        if index == 1:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return index
+
+    answers = {name: (lambda *_: None) for name in dir(pynvml) if name.startswith("nvmlDevice")}
+    answers |= {
+        "nvmlDeviceGetCount": lambda: 3,
+        "nvmlDeviceGetHandleByIndex": handle,
+        "nvmlDeviceGetUUID": lambda each: f"gpu-{each}",
+        "nvmlDeviceGetRemappedRows": lambda each: (0, 0, 0, 0),
+    }
+    source = Nvml()
+    source._nvml = SimpleNamespace(**{**vars(pynvml), **answers})
+    assert [(gpu.index, gpu.uuid) for gpu in source.gpus()] == [(0, "gpu-0"), (2, "gpu-2")]
 
 
 def test_an_unknown_setting_stops_the_start() -> None:

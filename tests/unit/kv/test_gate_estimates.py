@@ -38,13 +38,60 @@ def test_a_tier_that_turned_slow_is_believed_within_two_loads() -> None:
     assert tier.bytes_per_s < 3 * GB
 
 
-def test_a_load_that_moved_nothing_lowers_the_estimate_and_a_failed_one_does_not() -> None:
+def test_a_late_load_lowers_the_estimate_and_a_failed_one_does_not() -> None:
     tier = TierEstimate(8 * GB, 0.0, now=0.0)
     tier.failed(tier.started(0.0), 1.0)
     assert tier.bytes_per_s == 8 * GB
-    tier.ended(tier.started(1.0), 0, 2.0)
+    load = tier.started(1.0)
+    tier.late(load, 7 * GB, 2.0)
     assert tier.bytes_per_s == 5 * GB
+    tier.failed(load, 2.5)
     assert tier.in_flight == 0
+
+
+def test_a_load_that_was_waited_for_longer_than_it_takes_to_compute_is_below_break_even_at_once() -> None:
+    """Start-up said a hundred times what it was: seven such loads were needed, each of which doubled a time to first token."""
+    tier = TierEstimate(100 * GB, 0.0, now=0.0)
+    tier.late(tier.started(0.0), 1 * GB, 1.0)
+    assert tier.bytes_per_s == 1 * GB
+
+
+def test_a_late_probe_of_a_tier_that_is_known_as_slow_is_no_news() -> None:
+    tier = TierEstimate(1 * GB, 0.0, now=0.0)
+    tier.late(tier.started(20.0), GB, 20.1)
+    assert tier.bytes_per_s == 1 * GB
+    assert tier.sampled_at == 20.1
+
+
+@given(st.floats(0.1, 50.0), st.integers(0, 3))
+def test_what_comes_after_it_was_given_up_still_says_how_fast_the_tier_is(true_gb: float, others: int) -> None:
+    tier = TierEstimate(1 * GB, 0.002, now=0.0)
+    for now in range(10, 400, 10):
+        took_s = 0.002 + 0.1 * (others + 1) / true_gb
+        shared = [tier.started(now) for _ in range(others)]
+        late = tier.started(now)
+        tier.late(late, GB // 10, now + 0.3 * took_s)
+        tier.ended(late, GB // 10, now + took_s)
+        for load in shared:
+            tier.ended(load, GB // 10, now + took_s)
+    assert tier.in_flight == 0
+    assert tier.bytes_per_s == pytest.approx(true_gb * GB, rel=0.05)
+
+
+def test_a_miss_that_took_longer_than_its_load_should_have_is_a_slow_tier_and_a_quick_one_is_a_miss() -> None:
+    tier = TierEstimate(10 * GB, 0.01, now=0.0)
+    tier.missed(tier.started(0.0), GB, silent_until=0.05, now=0.06)
+    assert tier.bytes_per_s == 10 * GB
+    tier.missed(tier.started(1.0), GB, silent_until=3.01, now=3.02)
+    assert tier.bytes_per_s == pytest.approx(GB / 2)
+    assert tier.in_flight == 0
+
+
+def test_a_miss_that_was_seen_only_after_a_long_step_says_nothing() -> None:
+    """Between two questions the engine was busy: when the answer came is not known."""
+    tier = TierEstimate(10 * GB, 0.01, now=0.0)
+    tier.missed(tier.started(0.0), GB, silent_until=0.0, now=3.0)
+    assert tier.bytes_per_s == 10 * GB
 
 
 def test_the_prefill_rate_follows_and_ignores_what_says_nothing() -> None:

@@ -67,6 +67,41 @@ def test_a_miss_is_computed_and_says_nothing_about_bandwidth() -> None:
     assert those.ends == {LoadEnd.MISS: 1}
 
 
+def test_a_store_that_is_too_slow_for_its_clients_patience_is_learnt_though_it_looks_like_a_miss() -> None:
+    """On the real parts the L2 client gave up after 2 s, just before the gate would have: prompt after prompt waited for it."""
+    those = plans()
+    computing_s = 16_384 / R
+    those.ask("r", PROMPT, 0, 0, now=0.0)
+    load_s = computing_s / 4
+    assert those.ask("r", PROMPT, 0, 0, now=1.2 * load_s).step is Step.WAIT
+    assert those.ask("r", PROMPT, 0, 0, now=1.21 * load_s).step is Step.WAIT
+    those.found("r", 0, now=1.21 * load_s)
+    assert those.ends == {LoadEnd.MISS: 1}
+    assert those.gate.tiers["t"].bytes_per_s == pytest.approx(4 * S * R / 1.2)
+
+
+def test_a_probe_whose_answer_comes_too_late_for_its_prompt_finds_out_that_the_tier_is_fast_again() -> None:
+    those = plans(0.5)
+    ask = those.ask("r", PROMPT, 0, 0, now=20.0)
+    assert (ask.step, ask.end_tokens) == (Step.LOOK_UP, CHUNK_TOKENS)
+    deadline = 0.03 * PROMPT / R
+    assert those.ask("r", PROMPT, 0, 0, now=20.0 + 1.01 * deadline).step is Step.GIVE_UP
+    assert those.gate.tiers["t"].bytes_per_s == 0.5 * S * R
+    those.answered("r", CHUNK_TOKENS, at=20.0 + 2 * CHUNK_TOKENS / R)  # seen only after the prompt was computed
+    slow = those.gate.tiers["t"].bytes_per_s
+    assert slow == pytest.approx(0.5 * S * R)
+    those.forget("r", 21.0)
+    those.ask("s", PROMPT, 0, 0, now=40.0)
+    those.ask("s", PROMPT, 0, 0, now=40.0 + 1.01 * deadline)
+    those.admitted("s", 40.02)
+    those.answered("s", CHUNK_TOKENS, at=40.0 + CHUNK_TOKENS / R / 8)
+    assert those.gate.tiers["t"].bytes_per_s > 1.5 * S * R
+    those.answered("s", CHUNK_TOKENS, at=40.1)  # counted once
+    those.forget("s", 41.0)
+    assert those.ask("next", PROMPT, 0, 0, now=41.0).step is Step.LOOK_UP
+    assert those.gate.tiers["t"].in_flight == 1
+
+
 def test_a_part_is_taken_by_asking_for_a_shorter_prompt_after_the_engines_own_tokens() -> None:
     those = plans(0.5)
     ask = those.ask("r", PROMPT, 300, int(0.2 * R), now=0.0)
@@ -84,13 +119,17 @@ def test_whatever_comes_in_whatever_order_no_load_is_left_in_flight(seed: int, e
     for _ in range(events):
         now += draw.expovariate(20.0)
         request = draw.choice(requests)
-        match draw.randrange(5):
+        match draw.randrange(7):
             case 0 | 1:
                 those.ask(request, draw.randrange(1, 20_000), draw.randrange(0, 20_000), draw.randrange(0, 9_000), now)
             case 2:
                 those.found(request, draw.choice([0, 256, 4_096]), now)
             case 3:
                 those.finished(request, draw.random() < 0.8, now)
+            case 4:
+                those.admitted(request, now)
+            case 5:
+                those.answered(request, draw.choice([0, 256, 4_096]), now)
             case _:
                 those.forget(request, now)
         assert 0 <= those.gate.tiers["t"].in_flight <= len(requests)

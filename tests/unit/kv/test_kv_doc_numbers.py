@@ -5,6 +5,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.kv_tiers.l2_client import interval
 from benchmarks.kv_tiers.report import l2_verdict, newest, rendered
 
@@ -53,10 +55,21 @@ def test_the_fallbacks_ratios_are_the_recorded_ones() -> None:
 
 
 def test_the_worst_row_of_the_replay_is_the_quoted_one() -> None:
-    rows = result("2026-11-30-kv-replay")["rows"]
+    rows = result("2026-11-30b-kv-replay")["rows"]
     worst = max(row["gate_p99_over_no_tier"] for row in rows)
+    before = max(row["gate_p99_over_no_tier"] for row in result("2026-11-30-kv-replay")["rows"])
     assert f"The worst of all {len(rows)} rows is {worst:.3f}" in DOC
-    assert worst <= 1.05
+    assert f"it was {before:.3f}" in DOC
+    assert worst <= before <= 1.05
+
+
+@pytest.mark.parametrize("case", ["0.1 x B*", "0.35 x B*", "1 x B*", "4.2 x B*", "10 x B*", "10 and 0.1, every 5 s"])
+def test_the_replays_table_has_the_gates_range_over_seeds_and_rates(case: str) -> None:
+    ratios = [row["gate_p99_over_no_tier"] for row in result("2026-11-30b-kv-replay")["rows"] if row["case"] == case]
+    named = case.replace("0.1,", "0.1 x B*,")
+    (line,) = [each for each in DOC.splitlines() if each.startswith((f"| {named} |", f"| {named} ("))]
+    low, _, high = line.split(" | ")[1].partition(" to ")
+    assert [float(low), float(high)] == pytest.approx([min(ratios), max(ratios)], abs=0.0051)
 
 
 def test_every_phase_on_real_parts_gave_the_cold_tokens_and_the_quoted_hits() -> None:

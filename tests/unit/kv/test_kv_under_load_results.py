@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.kv_tiers.fidelity import CONTEXT_TOKENS, needle_of
 from benchmarks.kv_tiers.report import RESULTS
 from benchmarks.kv_tiers.under_load_summary import BESIDE_L2, Way, against_computing, summarise
+from prime_inference.kv.capacity import CHUNK_TOKENS
 
 RUNS = sorted(path.parent.name for path in RESULTS.glob("*-kv-under-load/result.json"))
+LONGEST = sorted(path.parent.name for path in RESULTS.glob("*-kv-needles-longest/result.json"))
 
 
 def result(name: str) -> Any:
@@ -78,7 +81,7 @@ def test_batches_are_added_over_the_lives_of_the_server_and_the_slowest_is_of_al
     assert told == {"batches": 15, "slowest_s": 0.52, "beyond": {"0.5": 1}, "keys": {"ok": 8}}
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*RUNS, *LONGEST])
 def test_the_summary_follows_from_the_samples(name: str) -> None:
     told = result(name)
     assert told["summary"] == json.loads(json.dumps(summarise(told["samples"])))
@@ -106,7 +109,27 @@ def test_nothing_hung_and_every_path_was_met_by_all_its_prompts(name: str) -> No
     assert all(row["from_l2"] > 0 for row in told["samples"]["rows"] if row["path"] == Way.L2)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", LONGEST)
+def test_at_the_longest_length_every_needle_that_cold_finds_is_found_on_each_path(name: str) -> None:
+    rows = result(name)["samples"]["rows"]
+    found = {row["name"] for row in rows if row["path"] == Way.COLD and needle_of(row["name"]) in row["text"]}
+    assert len(found) >= 7
+    longest = (CONTEXT_TOKENS - 1) // CHUNK_TOKENS * CHUNK_TOKENS
+    for row in rows:
+        assert row["status"] == 200
+        assert row["prompt_tokens"] > longest
+        assert row["name"] not in found or needle_of(row["name"]) in row["text"], (row["path"], row["name"])
+    for way in (Way.L1, Way.L2):
+        taken = [row for row in rows if row["path"] == way]
+        assert len(taken) >= 7
+        # No prompt that fits the context can have another chunk cached.
+        assert sum(row["cached_tokens"] == longest for row in taken) >= 7
+        assert all((row["from_l2"] > 0) == (way is Way.L2) for row in taken)
+    for way in (Way.EVICTED, Way.KILLED):
+        assert result(name)["summary"]["ways"][way]["caught"] > 0
+
+
+@pytest.mark.parametrize("name", [*RUNS, *LONGEST])
 def test_no_lookup_of_the_shards_ended_a_tenth_beyond_its_deadline(name: str) -> None:
     told = result(name)
     for kind, deadline in (("lookups", "lookup_deadline_s"), ("loads", "load_deadline_s")):

@@ -127,6 +127,35 @@ def test_an_unknown_model_is_told(wanted: str) -> None:
         find_model(wanted, print)
 
 
+@pytest.mark.parametrize(
+    ("name", "files", "words"),
+    [
+        ("my model", {}, "Rename the folder"),
+        ("m", {"config.json": b"[]"}, "config.json is not a JSON object"),
+        ("m", {"config.json": b"\xff"}, "cannot read .*config.json"),
+        ("m", {"config.json": b"{}", "tokenizer_config.json": b"[]", "m.safetensors": b""}, "is not a JSON object"),
+        (
+            "m",
+            {"config.json": b"{}", "tokenizer.json": b"{}", "m.safetensors": b"", "chat_template.jinja": b"\xff"},
+            "cannot read .*jinja",
+        ),
+    ],
+)
+def test_whatever_is_wrong_with_a_models_folder_is_told(
+    tmp_path: Path, name: str, files: dict[str, bytes], words: str
+) -> None:
+    (tmp_path / name).mkdir()
+    for file, content in files.items():
+        (tmp_path / name / file).write_bytes(content)
+    with pytest.raises(UpError, match=words):
+        find_model(str(tmp_path / name), print)
+
+
+def test_a_hub_id_that_cannot_be_one_is_told() -> None:
+    with pytest.raises(UpError, match="cannot fetch the model foo bar/baz"):
+        find_model("foo bar/baz", print)
+
+
 def test_a_folder_that_is_no_model_is_told(tmp_path: Path) -> None:
     with pytest.raises(UpError, match=r"config\.json"):
         describe(tmp_path, "m")

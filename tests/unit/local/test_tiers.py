@@ -14,7 +14,7 @@ from prime_inference.local.mooncake import MooncakePorts, mooncake_config
 from prime_inference.local.options import TiersChoice, UpOptions
 from prime_inference.local.spec import ProcessSpec, Role
 from prime_inference.local.stack import ports_needed, ports_of, specs_of, tier_servers
-from prime_inference.local.tiers import L1_GIB, SHARD_BYTES, tier_bytes
+from prime_inference.local.tiers import SHARD_BYTES, tier_bytes
 from tests.unit.local.test_stack import plan, value_of
 
 
@@ -72,13 +72,14 @@ def test_shards_forget_what_is_oldest_and_write_nothing_to_disk() -> None:
 
 def test_without_tiers_nothing_of_them_is_there() -> None:
     assert all(spec.role not in (Role.L2_SHARD, Role.LMCACHE) for spec in specs_of(plan()))
-    assert tier_bytes(0) == 0
+    assert tier_bytes(0, l1_gib=1.0) == 0
+    assert tier_bytes(1, l1_gib=2.0) - tier_bytes(1, l1_gib=1.0) == 2**30
     assert ports_of(8000, list(range(ports_needed(2))), 2).tier is None
 
 
 def with_two_ranks() -> list[ProcessSpec]:
     """A worker of two ranks that hold the same KV, over four shards."""
-    one = plan(tiers=TiersChoice.LMCACHE, shards=4, prefill_ranks=2)
+    one = plan(tiers=TiersChoice.LMCACHE, shards=4, prefill_ranks=2, l1_gib=3.0)
     model = replace(one.model, latent_attention=True)
     servers = tier_servers(one.options, model)
     ports = ports_of(8000, list(range(20_000, 20_000 + ports_needed(2, 4, servers))), 2, servers)
@@ -92,7 +93,7 @@ def test_ranks_that_hold_the_same_kv_have_a_server_each_with_its_own_shards_and_
     for server in servers:
         urls = json.loads(server.argv[3])["urls"]
         assert [url.rpartition(":")[2] for url in urls] == [value_of(specs[name], "--port") for name in server.after]
-        assert float(value_of(server, "--l1-size-gb")) == L1_GIB / 2
+        assert float(value_of(server, "--l1-size-gb")) == 1.5
     names = {value_of(server, "--shm-name") for server in servers}
     assert len(names) == 2
     prefill, decode = specs["prefill-0"], specs["decode-0"]
