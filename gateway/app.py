@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -115,7 +115,7 @@ def public_app(state: GatewayState) -> FastAPI:
     app.include_router(health.router, tags=["health"])
     app.openapi = document_of(app, API_PREFIX)  # type: ignore[method-assign]
     posts = {f"{API_PREFIX}/{endpoint.value}": answer for endpoint, answer in generate.ANSWERS.items()}
-    app.answer_first(posts, Envelope(Direct(posts, _api_error)))
+    app.answer_first(posts, Envelope(Direct(posts, _api_error), _body_of))
     return _finished(app)
 
 
@@ -134,16 +134,20 @@ def _finished(app: FastAPI) -> FastAPI:
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_middleware(Envelope)
+    app.add_middleware(Envelope, body_of=_body_of)
     return app
+
+
+def _body_of(path: str, error: ApiError) -> dict[str, Any]:
+    if path == f"{API_PREFIX}/{Endpoint.MESSAGES.value}":
+        return anthropic_error(error.status, error.message)
+    return error.body()
 
 
 async def _api_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ApiError)
-    if request.url.path == f"{API_PREFIX}/{Endpoint.MESSAGES.value}":
-        body = anthropic_error(error.status, error.message)
-        return JSONResponse(body, status_code=error.status, headers=error.headers())
-    return JSONResponse(error.body(), status_code=error.status, headers=error.headers())
+    body = _body_of(request.url.path, error)
+    return JSONResponse(body, status_code=error.status, headers=error.headers())
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
@@ -158,7 +162,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     else:
         known = InvalidRequest(str(error.detail))
     headers = {**known.headers(), **(error.headers or {})}
-    return JSONResponse(known.body(), status_code=error.status_code, headers=headers)
+    return JSONResponse(_body_of(request.url.path, known), status_code=error.status_code, headers=headers)
 
 
 async def _validation_error(request: Request, error: Exception) -> JSONResponse:

@@ -1,12 +1,14 @@
-"""Around every request: its id on the way in and out, and an OpenAI error for whatever was not caught further in."""
+"""Around every request: its id on the way in and out, and an error in the endpoint's shape for whatever was not
+caught further in."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.errors import Internal
+from gateway.errors import ApiError, Internal
 from gateway.telemetry.request_id import request_id_of
 
 logger = logging.getLogger("gateway")
@@ -19,8 +21,10 @@ a stream sends hundreds."""
 class Envelope:
     """Pure ASGI: Starlette's own middleware class costs tasks and objects for every request."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, body_of: Callable[[str, ApiError], dict[str, Any]]) -> None:
+        """`body_of` a path and an error: each dialect has a shape of its own."""
         self._app = app
+        self._body_of = body_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -49,7 +53,7 @@ class Envelope:
             if started:
                 raise
             error = Internal("Something went wrong on our side; the request id finds it in our logs.")
-            body = msgspec.json.encode(error.body())
+            body = msgspec.json.encode(self._body_of(scope["path"], error))
             headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
             await send_with_id({"type": "http.response.start", "status": error.status, "headers": headers})
             await send({"type": "http.response.body", "body": body})

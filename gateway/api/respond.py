@@ -128,6 +128,11 @@ class EventStream(Response):
                 error.more_headers.update(self._exchange.gate.headers())
                 raise
             await self._fail(plain_send, UpstreamErrorEvent(error.status, error.message))
+        except Exception:
+            # A bug of ours. Who catches it tells of it; a client that has read half an answer must hear that it is none.
+            if self._head_sent:
+                await self._fail(plain_send, UpstreamErrorEvent(500, "something went wrong on our side"))
+            raise
         finally:
             self._close(outcome)
 

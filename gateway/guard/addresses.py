@@ -54,6 +54,6 @@ def address_of(url: str) -> SiteAddress:
 
 def _host_port(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
         raise ValueError(f"{text!r} is no host:port")
     return host, int(port)

@@ -99,6 +99,7 @@ async def test_after_a_failover_records_go_to_the_new_primary_and_none_that_came
         ("http://x", "begins with"),
         ("redis+sentinel://a:1,b:2", "primary's name"),
         ("redis+sentinel://a/main", "host:port"),
+        ("redis+sentinel://a:99999/main", "host:port"),
         ("redis+other://a:1/main", "begins with"),
     ],
 )

@@ -48,6 +48,24 @@ async def test_a_wrong_request_gets_an_openai_error(
             assert response.headers["x-request-id"]
 
 
+@pytest.mark.parametrize(
+    ("method", "status", "kind"), [("GET", 405, "invalid_request_error"), ("POST", 500, "api_error")]
+)
+async def test_every_error_of_messages_has_anthropics_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, status: int, kind: str
+) -> None:
+    def buggy(*_: object) -> None:
+        raise AttributeError("ours")
+
+    monkeypatch.setattr("gateway.api.generate.targets", buggy)
+    async with gateway(tmp_path, ["http://127.0.0.1:9"]) as gw:
+        async with gw.session.request(method, f"{gw.url}/messages", json={**CHAT, "max_tokens": 5}) as response:
+            assert response.status == status
+            answer = await response.json()
+        assert answer["type"] == "error"
+        assert answer["error"]["type"] == kind
+
+
 async def test_a_chunked_body_is_capped_too(tmp_path: Path) -> None:
     async def parts() -> Any:
         for _ in range(100):

@@ -348,7 +348,7 @@ async def test_a_limit_of_hundreds_of_digits_is_the_engines_to_judge(tmp_path: P
         assert up.requests[0]["body"]["max_tokens"] == 10**500
 
 
-async def test_a_bug_in_the_middle_of_a_stream_is_counted_as_ours(
+async def test_a_bug_in_the_middle_of_a_stream_is_an_error_event_and_counted_as_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def buggy(_editor: StreamEditor, _event: bytes) -> bytes:
@@ -357,10 +357,15 @@ async def test_a_bug_in_the_middle_of_a_stream_is_counted_as_ours(
     async with upstream(sends(chunk("a"), chunk("b"), pause_s=0.2)) as up, gateway(tmp_path, [up.url]) as gw:
         async with gw.session.post(f"{gw.url}/chat/completions", json=STREAM) as response:
             monkeypatch.setattr(StreamEditor, "feed", buggy)
-            with pytest.raises(aiohttp.ClientError):
-                await response.read()
+            body = await response.read()
+        assert body.startswith(chunk("a"))
+        assert b'"code":"500"' in body
+        assert body.endswith(DONE)
+        assert gw.state.settlements == 0
         labels = {"endpoint": "chat/completions", "model": "m", "outcome": "internal_error"}
         assert gw.metric("prime_gateway_requests_total", **labels) == 1
+        endings = "prime_gateway_attempt_endings_total"
+        assert gw.metric(endings, deployment="d0", ending="client_gone") == 1, "not the deployment's fault"
 
 
 async def test_a_long_prefill_after_the_headers_is_not_a_silent_stream(tmp_path: Path) -> None:
