@@ -15,6 +15,8 @@ TTFT = "dynamo_frontend_time_to_first_token_seconds"
 ITL = "dynamo_frontend_inter_token_latency_seconds"
 FIRST_EVENT = "prime_gateway_first_event_seconds"
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+NO_FAILURE = ("ok", "busy")
+"""Results of an attempt that say nothing against its deployment; the alerts leave out the same."""
 OUR_FAULT = ("upstream_error", "stream_error", "internal_error")
 
 
@@ -70,6 +72,7 @@ def deployment_view(
     fleet_wide = None if held is None else held.held.get(deployment.name, {})
     own = {"deployment": deployment.name}
     attempts = window.increase("prime_gateway_attempts_total", **own)
+    fair = sum(window.increase("prime_gateway_attempts_total", **own, result=each) for each in NO_FAILURE)
     return {
         "name": deployment.name,
         "site": deployment.site,
@@ -108,7 +111,7 @@ def deployment_view(
             "scarce": here.scarce,
         },
         "attempts": attempts,
-        "attempts_failed": attempts - window.increase("prime_gateway_attempts_total", **own, result="ok"),
+        "attempts_failed": attempts - fair,
         "ttft_s": times(window, TTFT, **own),
         "itl_s": times(window, ITL, **own),
         "frontends": [frontend_view(pages.get(url, FrontendPage(url))) for url in deployment.frontends],

@@ -93,6 +93,7 @@ class ToolDesk:
         started = time.perf_counter()
         try:
             if not fields.get("tools"):
+                read_choice(fields.get("tool_choice"), {})  # a call that must be made, and that no tool could be
                 return await self._without_tools(model, request, thinking)
             served = await self._enforced(model, request, thinking)
         except ToolError as error:

@@ -76,6 +76,14 @@ def golden_of(answers: Iterable[tuple[Pair, Answer]]) -> str | None:
     return ranked[0][0]
 
 
+def successor_of(answers: Iterable[tuple[Pair, Answer]]) -> str | None:
+    """What all pairs that answered say, if no single worker, broken as it may be, has a part in all of them."""
+    answered = [(pair, a.text) for pair, a in answers if ending_of(pair, a, None) is Ending.RIGHT]
+    texts = {text for _, text in answered}
+    several = all(len({getattr(pair, role) for pair, _ in answered}) > 1 for role in ("prefill", "decode"))
+    return texts.pop() or None if len(texts) == 1 and several else None
+
+
 def findings_of(pair: Pair, ending: Ending, detail: str = "") -> list[Finding]:
     """Wrong tokens are a fault of the pair's tokens; an error or silence, of its transfer; the rest is unknown."""
     tokens = {Ending.RIGHT: Verdict.OK, Ending.WRONG_TOKENS: Verdict.BAD}.get(ending, Verdict.UNKNOWN)

@@ -14,6 +14,8 @@ from prime_inference.health.verdicts import Check, Finding, Severity, Verdict
 PARTNERS = 2
 """Two that fail together by chance of their own are rare; more would be load."""
 
+ROLES = ("prefill", "decode")
+
 WRONG = frozenset({Ending.WRONG_TOKENS, Ending.BROKEN, Ending.LATE})
 
 
@@ -57,7 +59,7 @@ def questions(workers: Iterable[CanaryWorker], here: frozenset[str]) -> list[Pai
 
 
 def judged(workers: Iterable[CanaryWorker], here: frozenset[str], endings: Mapping[Pair, Ending]) -> list[Finding]:
-    """Two findings a role that this node has: of its tokens, and of its transfers. The worst of its workers speaks."""
+    """Two findings a role: of its tokens, and of its transfers. The worst of this node's workers speaks."""
     found: dict[tuple[Check, str], Finding] = {}
     for mine, partners, peer in _tests(workers, here):
         own = {partner: endings[_pair(mine.role, mine.instance, partner)] for partner in partners}
@@ -66,6 +68,11 @@ def judged(workers: Iterable[CanaryWorker], here: frozenset[str], endings: Mappi
             known = found.get(finding.key)
             if known is None or _rank(finding.verdict) > _rank(known.verdict):
                 found[finding.key] = finding
+    for role in ROLES:
+        for check in (Check.CANARY_TOKENS, Check.CANARY_TRANSFER):
+            # What was wrong went with the worker, and none can be asked. Unknown would hold the taint for ever, and the taint
+            # the next worker off.
+            found.setdefault((check, role), Finding(check, role, Verdict.OK, "no worker here"))
     return list(found.values())
 
 

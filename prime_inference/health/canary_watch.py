@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import httpx
 
-from prime_inference.health.canary import ending_of, golden_of
+from prime_inference.health.canary import ending_of, golden_of, successor_of
 from prime_inference.health.canary_client import FrontendError, ask, canary_workers
 from prime_inference.health.canary_rounds import judged, questions
 from prime_inference.health.kubernetes import KubernetesError
@@ -47,15 +47,16 @@ class CanaryWatch:
         return found if time.monotonic() - at < STALE_AFTER_ROUNDS * self._interval_s else ()
 
     def look(self) -> None:
-        """One asking. The golden answer is learned from pairs that agree, and kept: it is the model's, and greedy."""
+        """One asking. The golden answer is learned from pairs that agree, and kept: it is the model's, and greedy. Where nobody
+        gives it any more and all agree on another, another model has its name."""
         try:
             workers, here = canary_workers(self._http), self._here()
         except (FrontendError, KubernetesError) as error:
             log.warning("the canary cannot ask: %s", error)
             return
         answers = [(pair, ask(self._http, self._model, pair, self._within_s)) for pair in questions(workers, here)]
-        self._golden = self._golden or golden_of(answers)
-        if self._golden is None:
+        self._golden = successor_of(answers) or self._golden or golden_of(answers)
+        if self._golden is None and answers:
             # Nothing to compare with: an answer, whatever it says, proves nothing.
             return
         endings = {pair: ending_of(pair, answer, self._golden) for pair, answer in answers}

@@ -1,6 +1,6 @@
 """One round of readings against the baselines: findings. Pure but for the baselines it moves on.
 
-Thresholds are those of NVIDIA's NVSentinel and Azure's node health checks, as research/ops.md collects them; what
+Thresholds are those of NVIDIA's NVSentinel and Azure's node health checks; what
 this node should have is what it had at its best, not a constant of a product sheet.
 """
 

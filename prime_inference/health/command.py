@@ -88,10 +88,15 @@ def fleet(
     interval_seconds: Annotated[float, typer.Option(help="From look to look.", min=0.1)] = 2.0,
 ) -> None:
     """Keep the gateway's fleet file: deployments whose nodes fail get no new requests."""
-    from prime_inference.health.fleet_watch import FleetWatch  # noqa: PLC0415
+    from prime_inference.health.fleet_watch import FleetWatch, NoFleet  # noqa: PLC0415
     from prime_inference.health.kubernetes import Kubernetes  # noqa: PLC0415
 
-    FleetWatch(Kubernetes(api_server), namespace, source, target).run(interval_seconds, _stop_on_signals())
+    watch = FleetWatch(Kubernetes(api_server), namespace, source, target)
+    try:
+        watch.run(interval_seconds, _stop_on_signals())
+    except NoFleet as error:
+        typer.echo(f"prime-inference health fleet: {error}", err=True)
+        raise typer.Exit(2) from error
 
 
 @health.command()

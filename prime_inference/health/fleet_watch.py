@@ -9,6 +9,7 @@ import os
 import threading
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -17,6 +18,10 @@ from prime_inference.health.kubernetes import Kubernetes, KubernetesError, Worke
 from prime_inference.health.rotation import NOWHERE, Pool, Why, Worker, drained, missed, reason_to_drain
 
 log = logging.getLogger("prime_inference.health")
+
+
+class NoFleet(Exception):
+    """The deployed fleet file cannot be read; the message says why."""
 
 
 class FleetWatch:
@@ -28,8 +33,8 @@ class FleetWatch:
         self._most: dict[Pool, int] = {}
 
     def look(self) -> frozenset[str]:
-        """One look; the names of the deployments that should leave. Writes only what differs."""
-        fleet = yaml.safe_load(self._source.read_text(encoding="utf-8"))
+        """One look; the names of the deployments that should leave. Writes only what differs. Raises NoFleet."""
+        fleet = self._deployed()
         try:
             pods = self._kubernetes.workers(self._namespace)
             unhealthy = unhealthy_of(self._kubernetes.node_views()) | {NOWHERE}
@@ -44,6 +49,24 @@ class FleetWatch:
         self._write(yaml.safe_dump(drained(fleet, leaving), sort_keys=False))
         return leaving
 
+    def look_again(self) -> None:
+        """A source that is no fleet any more changes nothing: the last file stays."""
+        try:
+            self.look()
+        except NoFleet as error:
+            log.error("%s", error)
+
+    def _deployed(self) -> dict[str, Any]:
+        try:
+            fleet = yaml.safe_load(self._source.read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise NoFleet(f"{self._source}: {error}") from error
+        if not isinstance(fleet, dict) or not all(
+            isinstance(fleet.get(key), list) for key in ("models", "deployments")
+        ):
+            raise NoFleet(f"{self._source}: no fleet file: it has no lists of models and deployments")
+        return fleet
+
     def _write(self, text: str) -> None:
         if self._target.exists() and self._target.read_text(encoding="utf-8") == text:
             return
@@ -53,9 +76,10 @@ class FleetWatch:
         log.warning("fleet file written")
 
     def run(self, interval_s: float, stop: threading.Event) -> None:
-        while not stop.is_set():
-            self.look()
-            stop.wait(interval_s)
+        """Raises NoFleet if there is none to begin with."""
+        self.look()
+        while not stop.wait(interval_s):
+            self.look_again()
 
 
 def workers_of(pods: list[WorkerPod]) -> list[Worker]:

@@ -24,6 +24,8 @@ CLIQUE_LABEL = "nvidia.com/gpu.clique"
 """Multi-node NVLink domain of a node's GPUs, written by NVIDIA's GPU feature discovery."""
 WORKERS = "prime-inference/role in (prefill,decode)"
 """Pods of the pools, by the labels the chart gives them."""
+OVER = ("Succeeded", "Failed")
+"""Phases of a pod that runs no more. An evicted one stays listed, with its node."""
 NODES_LABEL = "prime-inference/nodes"
 GPU_LABEL = "nvidia.com/gpu.present"
 TAINT = {"key": TAINT_KEY, "effect": "NoSchedule"}
@@ -68,8 +70,11 @@ class Kubernetes:
         tainted = {n["metadata"]["name"]: _since(taint) for n in nodes for taint in _our_taints(n)}
         return Cluster(frozenset(n["metadata"]["name"] for n in nodes), tainted)
 
-    def set_condition(self, node: str, healthy: bool, reason: str, message: str, now: float) -> None:
-        """Strategic merge: conditions merge by their type, so others' stay."""
+    def set_condition(
+        self, node: str, healthy: bool, reason: str, message: str, now: float, changed: bool = True
+    ) -> None:
+        """Strategic merge: conditions merge by their type, so others' stay, and so does what is not named: the time of the
+        last change, unless `changed`."""
         at = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         condition = {
             "type": CONDITION,
@@ -77,8 +82,9 @@ class Kubernetes:
             "reason": reason,
             "message": message[:1024],
             "lastHeartbeatTime": at,
-            "lastTransitionTime": at,
         }
+        if changed:
+            condition["lastTransitionTime"] = at
         kind = "application/strategic-merge-patch+json"
         self._ask("PATCH", f"/api/v1/nodes/{node}/status", {"status": {"conditions": [condition]}}, kind)
 
@@ -105,6 +111,7 @@ class Kubernetes:
                 group=_group(pod),
             )
             for pod in pods["items"]
+            if pod.get("status", {}).get("phase") not in OVER
         ]
 
     def addresses_on(self, node: str, namespace: str) -> frozenset[str]:

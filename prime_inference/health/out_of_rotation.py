@@ -34,6 +34,8 @@ class OutOfRotation:
         self._budget = budget
         self._written: tuple[bool, str] | None = None
         self._written_at = 0.0
+        self._status: bool | None = None
+        """The condition as it was last written; None before this agent's first word."""
         self._tainted: bool | None = None
         self.last = Told.NOTHING_NEW
 
@@ -55,7 +57,9 @@ class OutOfRotation:
         said = (not failed, reasons)
         if said == self._written and self._tainted == failed and now - self._written_at < HEARTBEAT_S:
             return Told.NOTHING_NEW
-        self._kubernetes.set_condition(node, not failed, reason if failed else "Healthy", reasons, now)
+        changed = self._status is not failed
+        self._kubernetes.set_condition(node, not failed, reason if failed else "Healthy", reasons, now, changed)
+        self._status = failed
         self._written, self._written_at = said, now
         decision = decide(node, failed, self._kubernetes.cluster(), self._budget)
         if decision is Decision.CORDON:

@@ -57,6 +57,13 @@ def toolcheck(
     html_report: Annotated[Path | None, typer.Option("--html", help="Write the report as a page")] = None,
 ) -> None:
     """Check the tool calls of any OpenAI-compatible endpoint."""
+    for option, folder in (
+        ("--json", json_report and json_report.parent),
+        ("--html", html_report and html_report.parent),
+        ("--public", public),
+    ):
+        if folder is not None and not folder.is_dir():
+            raise typer.BadParameter(f"{folder} is no folder", param_hint=option)
     console = Console()
     cases = list(suite_cases(suite, schemas))
     absent: dict[str, str] = {}

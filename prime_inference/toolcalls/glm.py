@@ -117,6 +117,7 @@ class Decoder:
         self._body: list[str] = []
         self._name = ""
         self._key = ""
+        self._key_parts: list[str] = []
         self._value: list[str] = []
         self._strings: _Strings | None = None
         self._passed: int | None = None
@@ -222,17 +223,20 @@ class Decoder:
     def _take_key(self) -> bool:
         at = self._buffer.find(KEY_END)
         if at < 0:
+            self._key_parts.append(self._consume(len(self._buffer) - _partial(self._buffer, (KEY_END,))))
             return False
-        self._key = self._consume(at)
+        self._key = "".join([*self._key_parts, self._consume(at)])
+        self._key_parts.clear()
         self._consume(len(KEY_END))
         self._at = _At.GAP
         return True
 
     def _expect(self, choices: dict[str, _At]) -> bool:
         rest = self._buffer.lstrip(_SPACE)
+        self._consume(len(self._buffer) - len(rest))
         for marker, then in choices.items():
             if rest.startswith(marker):
-                self._consume(len(self._buffer) - len(rest) + len(marker))
+                self._consume(len(marker))
                 if then is _At.TEXT:
                     self._end_call()
                 else:

@@ -200,6 +200,14 @@ def test_grove_or_leaderworkerset_runs_workers_of_several_nodes() -> None:
     assert annotations == {"nvidia.com/enable-grove": "false"}
 
 
+def test_the_agent_may_be_given_nvidias_runtime() -> None:
+    """Where it is not the nodes' default, NVML is in no container that does not name it."""
+    agent = of(changed("glm-5.3-gb200", "agent.runtimeClassName=nvidia"), "DaemonSet", "prime-agent")
+    assert agent["spec"]["template"]["spec"]["runtimeClassName"] == "nvidia"
+    usual = of(rendered("glm-5.3-gb200"), "DaemonSet", "prime-agent")
+    assert "runtimeClassName" not in usual["spec"]["template"]["spec"]
+
+
 def test_a_site_may_have_a_valkey_of_its_own(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.yaml"
     site = "sites.local.valkey.address=valkey.west:6379"

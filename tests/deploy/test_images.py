@@ -137,7 +137,8 @@ def test_all_that_the_image_with_tool_calls_takes_is_pinned(tmp_path: Path) -> N
         re.sub(r"[._]", "-", each["metadata"]["name"].lower()) for each in json.loads(report.read_text())["install"]
     }
     assert {"torch", "xgrammar", "transformers"} <= taken
-    assert taken - pins == {"prime-inference"}
+    # Where pip knows of no CPU build, torch brings CUDA's libraries, and pins them itself.
+    assert {name for name in taken - pins if not name.startswith(("nvidia-", "cuda-"))} == {"prime-inference"}
 
 
 def test_the_engines_install_line_runs_in_a_clean_environment(tmp_path: Path) -> None:

@@ -65,6 +65,20 @@ async def test_neither_the_admin_api_nor_the_console_is_on_the_public_listener(t
                 assert response.status == 404, path
 
 
+async def test_a_deployment_that_is_full_has_not_failed(tmp_path: Path) -> None:
+    """As the alerts have it: being busy says nothing against it."""
+    async with upstream(answers(b"{}", status=529)) as full, upstream(answers(b"{}", status=500)) as broken:
+        for url, failed in ((full.url, 0), (broken.url, 1)):
+            folder = tmp_path / str(failed)
+            folder.mkdir()
+            async with gateway(folder, [url], key=ADMIN) as gw:
+                await overview(gw)
+                assert await ask(gw) != 200
+                await asyncio.sleep(1.1)
+                (shown,) = (await overview(gw))["deployments"]
+                assert (shown["attempts"], shown["attempts_failed"]) == (1, failed)
+
+
 async def test_a_drain_moves_what_comes_next_and_is_taken_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -102,6 +102,8 @@ async def test_streamed_thinking_leaves_piece_by_piece(tmp_path: Path, glm: dict
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools", "name"),
         ({"tools": "x"}, "tools", "list"),
         ({"tools": [TOOL], "tool_choice": "perhaps"}, "tool_choice", "perhaps"),
+        ({"tool_choice": "required"}, "tool_choice", "needs at least one tool"),
+        ({"tools": [], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", "'f'"),
         ({"tools": [TOOL], "structured_outputs": {"regex": "x"}}, "structured_outputs", "together with tools"),
         ({"tools": [{"type": "custom", "custom": {"name": "c"}}]}, "tools", "'custom'"),
         (

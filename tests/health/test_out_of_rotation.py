@@ -8,7 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from prime_inference.health.command import health
 from prime_inference.health.cordon import Budget
 from prime_inference.health.fleet_watch import FleetWatch
 from prime_inference.health.kubernetes import Kubernetes
@@ -57,6 +59,26 @@ def test_a_failed_node_gets_a_condition_and_a_taint_and_loses_them_when_it_is_we
         node.at += 5
         agent.round()
     assert (cluster.condition("node-a"), cluster.tainted("node-a")) == ("True", False)
+
+
+def test_a_conditions_age_is_that_of_its_status_and_not_of_the_last_word(cluster: Cluster) -> None:
+    node = Node((), (port(),))
+    agent = agent_of(node)
+    agent.told.append(OutOfRotation(Kubernetes(cluster.url), Budget(1, 1.0)))
+
+    def times() -> tuple[str, str]:
+        agent.round()
+        (said,) = [c for c in cluster.nodes["node-a"]["status"]["conditions"] if c["type"] == "PrimeInferenceHealthy"]
+        return said["lastTransitionTime"], said["lastHeartbeatTime"]
+
+    since, heard = times()
+    node.at += HEARTBEAT_S
+    later = times()
+    assert later[0] == since
+    assert later[1] > heard
+    node.at += HEARTBEAT_S
+    node.port_list = (port("DOWN"),)
+    assert times()[0] > since
 
 
 def test_past_the_budget_only_the_condition_is_written(cluster: Cluster) -> None:
@@ -170,6 +192,38 @@ def test_a_pool_that_grows_stays_while_its_new_workers_wait_for_machines(cluster
     for pod in cluster.pods[-3:]:
         del pod["spec"]["nodeName"]
     assert watch.look() == {"east"}, "it had four decode workers"
+
+
+def test_a_pod_that_was_evicted_is_no_worker(cluster: Cluster, tmp_path: Path) -> None:
+    """It stays listed, with the node that it ran on."""
+    source, target = tmp_path / "source.yaml", tmp_path / "fleet.yaml"
+    source.write_text(yaml.safe_dump(FLEET))
+    cluster.add_worker("east", "decode", "node-c")
+    cluster.pods[-1]["status"] = {"phase": "Failed", "reason": "Evicted"}
+    Kubernetes(cluster.url).set_condition("node-b", False, "Faults", "x", 0.0)
+    assert FleetWatch(Kubernetes(cluster.url), "n", source, target).look() == {"east"}
+
+
+@pytest.mark.parametrize("text", [None, "a: [", "[]", "models: []"])
+def test_a_fleet_file_that_is_none_stops_the_start_and_never_a_running_watch(
+    cluster: Cluster, tmp_path: Path, text: str | None
+) -> None:
+    source, target = tmp_path / "source.yaml", tmp_path / "fleet.yaml"
+    if text is not None:
+        source.write_text(text)
+    told = CliRunner().invoke(
+        health,
+        ["fleet", "--source", str(source), "--target", str(target), "--namespace", "n", "--api-server", cluster.url],
+    )
+    assert (told.exit_code, target.exists()) == (2, False)
+    assert str(source) in told.output.replace("\n", "")
+    watch = FleetWatch(Kubernetes(cluster.url), "n", source, target)
+    source.write_text(yaml.safe_dump(FLEET))
+    watch.look()
+    written = target.read_text()
+    source.write_text("a: [")
+    watch.look_again()
+    assert target.read_text() == written
 
 
 def test_a_broken_fabric_takes_out_its_whole_nvlink_domain(cluster: Cluster, tmp_path: Path) -> None:

@@ -102,9 +102,9 @@ def kubernetes() -> Iterator[Cluster]:
                     return
                 cluster.patches.append((self.path, body))
                 if part == "status":
-                    # Strategic merge: conditions by their type.
+                    # Strategic merge: conditions by their type, and what one does not name stays.
                     kept = {c["type"]: c for c in node["status"]["conditions"]}
-                    kept |= {c["type"]: c for c in body["status"]["conditions"]}
+                    kept |= {c["type"]: {**kept.get(c["type"], {}), **c} for c in body["status"]["conditions"]}
                     node["status"]["conditions"] = list(kept.values())
                 else:
                     merge(node, body)

@@ -28,7 +28,7 @@ def schema_cases(count: int) -> Iterator[Case]:
         yield Case(
             f"schemas.{sample.number:04}.{sample.constructs[0]}",
             "schemas",
-            "toolcalls.md 2.4",
+            "docs/toolcalls.md",
             (function("record", sample.parameters, description="Records the given values."),),
             _ask("Record some plausible example values with the tool."),
             tool_choice="required",

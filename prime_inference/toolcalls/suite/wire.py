@@ -185,13 +185,13 @@ TEXTS: tuple[tuple[str, str, str, Expected], ...] = (
     ),
     (
         "key-twice",
-        "toolcalls.md 2.6",
+        "I5",
         call("typed", ("s", "a"), ("s", "b")),
         Expected((("typed", '{"s": "a", "s": "b"}'),)),
     ),
     ("end-lost", "24 ollama/ollama#17250", _unclosed(), Expected((("weather", '{"city": "Bern"}'),))),
     ("text-before", "I8", "I will look. " + call("now"), Expected((("now", "{}"),), content="I will look. ")),
-    ("text-after", "toolcalls.md 2.6", call("now") + " Done.", Expected((("now", "{}"),), content=" Done.")),
+    ("text-after", "I8", call("now") + " Done.", Expected((("now", "{}"),), content=" Done.")),
     (
         "text-between",
         "I8",
@@ -252,7 +252,7 @@ def wire_cases(each: int = 4) -> Iterator[Case]:
             form = tuple(Form)[(sample.number + number) % len(Form)]
             expected = Expected((("made", json.dumps(arguments, ensure_ascii=False)),))
             id = f"wire.{sample.constructs[0]}.{form}.{number}"
-            yield _case(id, "toolcalls.md 2.4", tools, encode("made", arguments, tool, form), expected, "stop")
+            yield _case(id, "docs/toolcalls.md", tools, encode("made", arguments, tool, form), expected, "stop")
 
 
 def _case(id: str, source: str, tools: tuple[ToolEntry, ...], text: str, expected: Expected, finish: str) -> Case:

@@ -9,7 +9,16 @@ from typing import Any
 import httpx
 import pytest
 
-from prime_inference.health.canary import Answer, Ending, Pair, ending_of, findings_of, golden_of, suspects
+from prime_inference.health.canary import (
+    Answer,
+    Ending,
+    Pair,
+    ending_of,
+    findings_of,
+    golden_of,
+    successor_of,
+    suspects,
+)
 from prime_inference.health.canary_client import FrontendError, ask, pairs
 from prime_inference.health.verdicts import Check, Verdict
 from tests.support.listening import listening
@@ -49,6 +58,18 @@ def test_pairs_teach_the_golden_answer_only_when_most_agree() -> None:
     assert said("a", "a", "b", "b") is None
     assert said("", "") is None
     assert golden_of([(Pair(1, 2), right(Pair(3, 4))), (Pair(1, 2), right(Pair(3, 4)))]) is None
+
+
+def test_another_golden_answer_is_taken_only_from_all_and_never_from_one_worker_alone() -> None:
+    def said(*pairs: tuple[int, int, str]) -> list[tuple[Pair, Answer]]:
+        return [(Pair(p, d), Answer(200, text, p, d)) for p, d, text in pairs]
+
+    busy = (Pair(2, 9), Answer(503))
+    assert successor_of([*said((1, 8, "new"), (2, 9, "new")), busy]) == "new"
+    assert successor_of(said((1, 8, "new"), (2, 9, "new"), (2, 8, "old"))) is None
+    assert successor_of([*said((1, 8, "garbage"), (1, 9, "garbage")), busy]) is None, "worker 1 is in both"
+    assert successor_of(said((1, 8, ""), (2, 9, ""))) is None
+    assert successor_of([]) is None
 
 
 def test_the_worker_that_fails_with_every_partner_is_the_suspect() -> None:

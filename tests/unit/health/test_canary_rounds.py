@@ -16,6 +16,7 @@ from prime_inference.health.settings import HealthSettingsError, load_health_set
 from prime_inference.health.verdicts import Check, Finding, Verdict
 from tests.unit.health.node import Node, agent_of, port
 
+CHECKS = ("canary_tokens", "canary_transfer")
 HERE = frozenset({"10.0.0.1"})
 
 
@@ -99,6 +100,16 @@ def test_an_agent_fails_its_node_for_a_canary_and_heals_it_after_quiet() -> None
     assert agent.state() is State.HEALTHY
 
 
+def test_a_worker_that_left_the_node_takes_its_fault_along() -> None:
+    """Else nothing could ever ask again: the node is tainted, so that no worker comes back to be asked."""
+    elsewhere = judged(fleet(2, 2), frozenset(), {})
+    assert set(verdicts(elsewhere)) == {(r, c) for r in ("prefill", "decode") for c in CHECKS}
+    assert set(verdicts(elsewhere).values()) == {Verdict.OK}
+    workers = [worker for worker in fleet(2, 2) if worker.instance != 200]
+    endings = dict.fromkeys(questions(workers, HERE), Ending.RIGHT)
+    assert {f.detail for f in judged(workers, HERE, endings) if f.entity == "decode"} == {"no worker here"}
+
+
 def scripted(answer: object) -> httpx.Client:
     return httpx.Client(base_url="http://f", transport=httpx.MockTransport(lambda _: httpx.Response(200, json=answer)))
 
@@ -146,6 +157,38 @@ def test_over_http_it_names_the_node_with_the_worker_that_answers_wrongly(node: 
     assert watch.findings() == ()
     watch.look()
     assert {f.entity for f in watch.findings() if f.verdict is Verdict.BAD} == bad
+
+
+def watching(node: str, said: dict[str, str]) -> CanaryWatch:
+    """Of a fleet whose every pair says `said["text"]`, but for what decode worker 200 says."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        usual = answering(request)
+        text = usual.text.replace("garbage", said.get("200", "two, three, five"))
+        return httpx.Response(200, text=text.replace("two, three, five", said["text"]))
+
+    watch = CanaryWatch("http://f", "m", lambda: frozenset({node}), 60)
+    watch._http = httpx.Client(base_url="http://f", transport=httpx.MockTransport(answer))
+    return watch
+
+
+def test_a_node_whose_workers_left_says_so_without_a_golden_answer() -> None:
+    watch = watching("10.0.0.9", {"text": "2, 3, 5"})
+    watch.look()
+    assert {f.verdict for f in watch.findings()} == {Verdict.OK}
+
+
+def test_another_model_under_the_same_name_is_learned_when_nobody_knows_the_former() -> None:
+    said = {"text": "2, 3, 5"}
+    watch = watching("10.0.0.1", said)
+    for said["text"] in ("2, 3, 5", "two and three"):
+        watch.look()
+        assert {f.verdict for f in watch.findings()} == {Verdict.OK}
+    said["200"] = "garbage"
+    watch.look()
+    assert {f.entity for f in watch.findings() if f.verdict is Verdict.BAD} == {"decode"}, (
+        "one that differs teaches nobody"
+    )
 
 
 def test_a_frontend_that_is_gone_leaves_no_findings(tmp_path: Path) -> None:

@@ -1,15 +1,17 @@
-"""What a call's arguments may cost the event loop that judges them: no more than in proportion to their length."""
+"""What a call may cost the event loop that reads and judges it: no more than in proportion to its length."""
 
 import json
 import time
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
 from prime_inference.toolcalls.declared import declare
 from prime_inference.toolcalls.draft7 import mismatches, validator
+from prime_inference.toolcalls.glm import Decoder
 from prime_inference.toolcalls.suite.cases import function
 from prime_inference.toolcalls.verdict import Verdict, judge
 
@@ -47,6 +49,18 @@ def test_a_long_list_of_objects_is_seen_to_be_unique_in_one_pass() -> None:
         found, seconds = judged(rows, json.dumps({"rows": given_}))
         assert found is verdict
         assert seconds < QUICK_S
+
+
+@pytest.mark.parametrize("begun", ["<tool_call>", "<tool_call>t<arg_key>", "<tool_call>t<arg_key>k</arg_key>"])
+def test_what_is_written_without_end_is_looked_at_once(begun: str) -> None:
+    """A model that runs on in a name, a key or a gap: each of its tokens once, and not all of them with each."""
+    decoder = Decoder({})
+    decoder.feed(begun)
+    began = time.thread_time()
+    for _ in range(25_000):
+        decoder.feed("    " if begun.endswith("</arg_key>") else "word")
+    assert decoder.finish(natural=True)
+    assert time.thread_time() - began < QUICK_S
 
 
 SCALARS = st.sampled_from([None, True, False, 0, 1, 1.0, -0.0, 2, "1", "", "a", float("inf")])

@@ -135,6 +135,19 @@ def test_an_endpoint_that_is_not_there_is_its_own_exit_code(endpoint: Callable[[
     assert run("--base-url", "http://127.0.0.1:9/v1", "--suite", "choice")[0] == NOTHING_ASKED
 
 
+def test_a_report_that_cannot_be_written_and_a_folder_that_is_none_are_told_before_anything_is_asked(
+    endpoint: Callable[[Answerer], str], tmp_path: Path
+) -> None:
+    def never(body: dict[str, Any]) -> dict[str, Any]:
+        raise AssertionError("asked")
+
+    url = endpoint(never)
+    for option, path in (("--json", "none/r.json"), ("--html", "none/r.html"), ("--public", "none")):
+        code, output = run("--base-url", url, "--suite", "choice", option, str(tmp_path / path))
+        assert code == NOTHING_ASKED
+        assert option in output
+
+
 async def test_only_a_newline_ends_a_line_of_a_stream() -> None:
     async def texts() -> AsyncIterator[str]:
         for text in ('data: {"a": "x\u2028y"}\n\nda', 'ta: {"b"', ": 1}\r\n\n: comment\nevent: x\ndata: [DONE]\n"):
