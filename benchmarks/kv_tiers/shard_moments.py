@@ -36,6 +36,11 @@ class Shards:
     def redis(self, shard: int) -> Redis:
         return Redis(host="127.0.0.1", port=self.ports[shard], socket_timeout=5.0, retry=Retry(NoBackoff(), 0))
 
+    def allow(self, memory: int) -> None:
+        """So many bytes a shard from now on, until it is started again."""
+        for shard in range(len(self.ports)):
+            self.redis(shard).config_set("maxmemory", memory)
+
     def log_commands(self, shard: int) -> None:
         """Every command from now on is in the shard's log; what was there is forgotten."""
         client = self.redis(shard)

@@ -35,7 +35,7 @@ from vllm.v1.request import Request, RequestStatus
 from prime_inference.kv.capacity import CHUNK_TOKENS
 from prime_inference.kv.gate.plans import Step
 from prime_inference.kv.gated import SETTINGS_PREFIX, Gated, bytes_per_token
-from prime_inference.kv.late_lookups import LateLookups
+from prime_inference.kv.lookup_watch import LookupWatch
 from prime_inference.kv.metrics import TierStats
 from prime_inference.kv.salt import SETTING as SALT
 from prime_inference.kv.salt import SaltRule, lawful
@@ -74,7 +74,7 @@ class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache
         self._watches = list[ServerWatch]()
         self._losses_told = 0
         self._abandoned: dict[str, LMCacheMPRequestTracker] = {}
-        self._late_lookups = LateLookups(self._answer_of)
+        self._lookups = LookupWatch(self._answer_of)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         tracker = self._get_or_create_request_tracker(request)
@@ -86,28 +86,33 @@ class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache
         if not waiting or request.status == RequestStatus.PREEMPTED:
             return self._ask_lmcache(request, num_computed_tokens)
         now = time.monotonic()
-        if self._plans.waits_for(request.request_id) and self._answer_of(request.request_id) is not None:
-            # Its deadline may have passed during a step of the model: an answer that is there is not too late.
-            return self._found(request, tracker, num_computed_tokens, now)
-        ask = self._plans.ask(request.request_id, request.num_tokens, num_computed_tokens, self._queued_tokens(), now)
-        if ask.step is Step.COMPUTE:
-            self._count_own_as_stored(tracker, num_computed_tokens)
-            return 0, False
-        if ask.step is Step.GIVE_UP:
-            # This state keeps the pending lookup, so that its locks can be released when it is answered.
-            tracker.state = LMCacheMPRequestState.BYPASS_LMCACHE
-            self._abandoned[request.request_id] = tracker
-            self._late_lookups.watch(request.request_id)
-            self._count_own_as_stored(tracker, num_computed_tokens)
-            return 0, False
-        if ask.step is Step.LOOK_UP:
-            self.scheduler_adapter.maybe_submit_lookup_request(
-                request.request_id,
-                token_ids=tracker.get_token_ids()[: ask.end_tokens],
-                cache_salt=tracker.cache_salt,
-                request_configs=tracker.request_configs,
-            )
-        return self._found(request, tracker, num_computed_tokens, now)
+        name, own = request.request_id, num_computed_tokens
+        # An answer is looked at before its deadline, which may have passed during a step of the model.
+        answer = self._lookups.answer(name) if self._plans.waits_for(name) else None
+        if answer is None:
+            ask = self._plans.ask(name, request.num_tokens, own, self._queued_tokens(), now)
+            if ask.step in (Step.COMPUTE, Step.GIVE_UP):
+                if ask.step is Step.GIVE_UP:
+                    # This state keeps the pending lookup, so that its locks can be released when it is answered.
+                    tracker.state = LMCacheMPRequestState.BYPASS_LMCACHE
+                    self._abandoned[name] = tracker
+                self._count_own_as_stored(tracker, own)
+                return 0, False
+            if ask.step is Step.LOOK_UP:
+                self.scheduler_adapter.maybe_submit_lookup_request(
+                    name,
+                    token_ids=tracker.get_token_ids()[: ask.end_tokens],
+                    cache_salt=tracker.cache_salt,
+                    request_configs=tracker.request_configs,
+                )
+                answer = self._lookups.watch(name)
+        if answer is None:
+            return None, True
+        tracker.num_stored_tokens = 0  # LMCache adds the hit at every ask, also when the last one came to nothing
+        tokens, asynchronous = self._ask_lmcache(request, own)
+        if tokens is not None:
+            self._plans.found(name, tokens, now, answer.at)
+        return tokens, asynchronous
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         super().update_state_after_alloc(request, blocks, num_external_tokens)
@@ -129,8 +134,8 @@ class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         now = time.monotonic()
         self._observe_end(request, now)
-        self._late_lookups.forget(request.request_id)
         self._release_abandoned()
+        self._lookups.forget(request.request_id)
         self._plans.forget(request.request_id, now)
         self._admitted.pop(request.request_id, None)
         # A lookup still unanswered here keeps its locks until LMCache's own read-lock timeout.
@@ -151,21 +156,12 @@ class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache
     def shutdown(self) -> None:
         if self.role is KVConnectorRole.SCHEDULER:
             self._report(time.monotonic())
-            self._late_lookups.stop()
+            self._lookups.stop()
         for watch in self._watches:
             watch.stop()
         super().shutdown()
 
     # ── internals ──
-
-    def _found(
-        self, request: Request, tracker: LMCacheMPRequestTracker, own_tokens: int, now: float
-    ) -> tuple[int | None, bool]:
-        tracker.num_stored_tokens = 0  # LMCache adds the hit at every ask, also when the last one came to nothing
-        tokens, asynchronous = self._ask_lmcache(request, own_tokens)
-        if tokens is not None:
-            self._plans.found(request.request_id, tokens, now)
-        return tokens, asynchronous
 
     def _ask_lmcache(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         answer: tuple[int | None, bool] = super().get_num_new_matched_tokens(request, num_computed_tokens)
@@ -180,21 +176,22 @@ class TierConnector(Gated, LMCacheMPConnector):  # type: ignore[misc]  # LMCache
         return found
 
     def _release_abandoned(self) -> None:
-        for answer in self._late_lookups.take():
-            self._plans.answered(answer.request, answer.tokens, answer.at)
-            tracker = self._abandoned.pop(answer.request, None)
-            if tracker is None:
-                continue  # its request has ended meanwhile, and LMCache's session with it
+        for request_id, tracker in list(self._abandoned.items()):
+            answer = self._lookups.answer(request_id)
+            if answer is None:
+                continue
+            self._plans.answered(request_id, answer.tokens, answer.at)
             if answer.tokens:
                 self.scheduler_adapter.free_lookup_locks(
                     token_ids=tracker.get_token_ids(),
                     start=0,
                     end=answer.tokens,
-                    request_id=answer.request,
+                    request_id=request_id,
                     cache_salt=tracker.cache_salt,
                     request_configs=tracker.request_configs,
                 )
-            self.scheduler_adapter.cleanup_lookup_result(answer.request)
+            self.scheduler_adapter.cleanup_lookup_result(request_id)
+            del self._abandoned[request_id]
 
 
 def server_of_rank(extra: dict[str, Any], adapter: Any) -> str:

@@ -46,11 +46,12 @@ class TierEstimate:
         self.in_flight += 1
         return LoadInFlight(now, self._load_seconds)
 
-    def ended(self, load: LoadInFlight, moved_bytes: int, now: float) -> None:
-        """A load ended, whole or at its deadline, having moved so many bytes, at least one."""
+    def ended(self, load: LoadInFlight, moved_bytes: int, now: float, unseen_s: float = 0.0) -> None:
+        """A load ended, whole or at its deadline, having moved so many bytes, at least one. For `unseen_s` of its time it only
+        waited to be seen."""
         self._end(now)
         self.sampled_at = max(self.sampled_at, now)
-        self._sample(self._seen(moved_bytes, now - load.started_at, self._shared_by(load, now)))
+        self._sample(self._seen(moved_bytes, now - load.started_at - unseen_s, self._shared_by(load, now)))
 
     def late(self, load: LoadInFlight, asked_bytes: int, now: float) -> None:
         """A load of so many bytes was given up without an answer. It is in flight until it `ended` or `failed`. Where the
@@ -62,13 +63,13 @@ class TierEstimate:
             self._sample(self.bytes_per_s * SILENT_FACTOR)
             self.bytes_per_s = min(self.bytes_per_s, most)
 
-    def missed(self, load: LoadInFlight, asked_bytes: int, silent_until: float, now: float) -> None:
-        """Nothing came of a load, and until `silent_until` not even that was known. A store's client that gives up a value
-        which is too slow to come makes a miss of it, so a wait longer than the load should have taken is no mere miss: the
-        tier is taken for one that could just not have brought it by then."""
+    def missed(self, load: LoadInFlight, asked_bytes: int, answered_at: float, now: float) -> None:
+        """Nothing came of a load, as was said at `answered_at`. A store's client that gives up a value which is too slow to
+        come makes a miss of it, so a wait longer than the load should have taken is no mere miss: the tier is taken for one
+        that could just not have brought it by then."""
         self._end(now)
-        most = self._seen(asked_bytes, silent_until - load.started_at, self._shared_by(load, now))
-        if silent_until > load.started_at and most < self.bytes_per_s:
+        most = self._seen(asked_bytes, answered_at - load.started_at, self._shared_by(load, now))
+        if most < self.bytes_per_s:
             self.bytes_per_s = most
             self.sampled_at = now
 

@@ -43,16 +43,17 @@ class LoadGate:
     def started(self, tier: str, now: float) -> LoadInFlight:
         return self.tiers[tier].started(now)
 
-    def ended(self, tier: str, load: LoadInFlight, moved_tokens: int, now: float) -> None:
-        self.tiers[tier].ended(load, moved_tokens * self._bytes_per_token, now)
+    def ended(self, tier: str, load: LoadInFlight, moved_tokens: int, now: float, unseen_s: float = 0.0) -> None:
+        """`unseen_s`: of its time, how long it lay there before anybody looked."""
+        self.tiers[tier].ended(load, moved_tokens * self._bytes_per_token, now, unseen_s)
 
     def late(self, tier: str, load: LoadInFlight, asked_tokens: int, now: float) -> None:
         """The load was given up at its deadline. It has still to end or to fail."""
         self.tiers[tier].late(load, asked_tokens * self._bytes_per_token, now)
 
-    def missed(self, tier: str, load: LoadInFlight, asked_tokens: int, silent_until: float, now: float) -> None:
-        """The tier said that it has nothing, at some time after `silent_until`."""
-        self.tiers[tier].missed(load, asked_tokens * self._bytes_per_token, silent_until, now)
+    def missed(self, tier: str, load: LoadInFlight, asked_tokens: int, answered_at: float, now: float) -> None:
+        """The tier said at `answered_at` that it has nothing."""
+        self.tiers[tier].missed(load, asked_tokens * self._bytes_per_token, answered_at, now)
 
     def failed(self, tier: str, load: LoadInFlight, now: float) -> None:
         """The load ended in errors or was not used: it says nothing about bandwidth."""

@@ -52,10 +52,9 @@ class _Plan:
     load: LoadInFlight
     asked_tokens: int
     deadline: float
-    asked_at: float
-    """Last."""
-    silent_until: float
-    """The time before that at which it was asked in vain: the answer cannot have been there earlier."""
+    answered_at: float | None = None
+    unseen_s: float = 0.0
+    """From the answer until somebody looked."""
     found_tokens: int = 0
 
 
@@ -94,7 +93,6 @@ class LoadPlans:
                 self._end(request, LoadEnd.LATE, now)
                 self._computing.add(request)
                 return Ask(Step.GIVE_UP)
-            plan.silent_until, plan.asked_at = plan.asked_at, now
             return Ask(Step.WAIT)
         first_chunk = own_tokens // CHUNK_TOKENS
         loadable = max(0, (prompt_tokens - 1) // CHUNK_TOKENS - first_chunk) * CHUNK_TOKENS
@@ -103,19 +101,22 @@ class LoadPlans:
             self._computing.add(request)
             return Ask(Step.COMPUTE)
         load = self.gate.started(self._tier, now)
-        self._plans[request] = _Plan(load, decision.tokens, now + decision.deadline_s, now, now)
+        self._plans[request] = _Plan(load, decision.tokens, now + decision.deadline_s)
         return Ask(Step.LOOK_UP, first_chunk * CHUNK_TOKENS + decision.tokens)
 
     def waits_for(self, request: str) -> bool:
         """It was asked for, and is neither loaded nor given up."""
         return request in self._plans
 
-    def found(self, request: str, tokens: int, now: float) -> None:
-        """The lookup was answered: so many tokens beyond the engine's own are ready to be copied in."""
+    def found(self, request: str, tokens: int, now: float, answered_at: float | None = None) -> None:
+        """The lookup was answered: so many tokens beyond the engine's own are ready to be copied in. `answered_at`: when, if it
+        is known; a busy engine looks seconds later. May be said again while the load waits for blocks."""
         plan = self._plans.get(request)
         if plan is None:
             return
         plan.found_tokens = tokens
+        plan.answered_at = answered_at
+        plan.unseen_s = now - answered_at if answered_at is not None else 0.0
         if tokens == 0:
             self._end(request, LoadEnd.MISS, now)
             self._computing.add(request)
@@ -152,14 +153,14 @@ class LoadPlans:
         plan = self._plans.pop(request)
         self.ends[end] += 1
         loaded = end is LoadEnd.LOADED
-        took_s = now - plan.load.started_at
+        took_s = now - plan.load.started_at - plan.unseen_s
         self.ended.append(EndedLoad(end, plan.found_tokens, took_s) if loaded else EndedLoad(end))
         if loaded:
-            self.gate.ended(self._tier, plan.load, plan.found_tokens, now)
+            self.gate.ended(self._tier, plan.load, plan.found_tokens, now, plan.unseen_s)
         elif end is LoadEnd.LATE:
             self.gate.late(self._tier, plan.load, plan.asked_tokens, now)
             self._late[request] = plan.load
-        elif end is LoadEnd.MISS:
-            self.gate.missed(self._tier, plan.load, plan.asked_tokens, plan.silent_until, now)
+        elif end is LoadEnd.MISS and plan.answered_at is not None:
+            self.gate.missed(self._tier, plan.load, plan.asked_tokens, plan.answered_at, now)
         else:
             self.gate.failed(self._tier, plan.load, now)

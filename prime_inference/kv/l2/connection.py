@@ -59,8 +59,10 @@ class Connection:
         self._limits: dict[int, tuple[float, float]] = {}  # socket option -> (deadline, when it was set)
 
     def open(self, deadline: float) -> None:
-        """Connect and authenticate if there is no connection. Raises Unreachable, DeadlinePassed, ConnectionLost."""
+        """Connect and authenticate if there is no connection, else see that it is quiet. Raises Unreachable, DeadlinePassed,
+        ConnectionLost, MalformedReply."""
         if self._socket is not None:
+            self._check_quiet(self._socket)
             return
         remaining_s = deadline - self._now()
         if remaining_s <= 0.0:
@@ -80,6 +82,18 @@ class Connection:
             self.send([command(*(part for part in parts if part))], deadline)
             if self.read_header(deadline).kind is not ReplyKind.STATUS:
                 raise ConnectionLost(f"{self.address} refused the credentials")
+
+    def _check_quiet(self, opened: socket.socket) -> None:
+        """Between exchanges a peer has nothing to say: what lies there would be taken for the next key's reply."""
+        try:
+            unasked = self._start != self._end or opened.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise ConnectionLost(f"{self.address}: {error}") from error
+        if unasked:
+            raise MalformedReply(f"{self.address}: bytes nobody asked for")
+        raise ConnectionLost(f"{self.address} closed the connection")
 
     def fileno(self) -> int:
         """The open socket, for a reader that is not this class. Raises ConnectionLost where none is open, MalformedReply

@@ -144,6 +144,24 @@ def test_a_plain_miss_keeps_the_connection(valkey: MisbehavingValkey, fault: str
         client.close()
 
 
+def test_a_reply_that_nobody_asked_for_is_no_other_keys_value(valkey: MisbehavingValkey) -> None:
+    """It would be taken for the next key's, and that key's for the one behind it."""
+    valkey.values = {key.encode(): value_of(key) for key in ("chatty", "k")}
+    valkey.on_get[b"chatty"] = says(bulk(value_of("chatty")) + bulk(value_of("unasked")))
+    client = client_of(valkey)
+    try:
+        assert load(client, ["chatty"])[0] == [KeyOutcome.OK]
+        time.sleep(0.05)  # until all of it has arrived
+        outcomes, into, _ = load(client, ["k"])
+        assert outcomes == [KeyOutcome.MALFORMED]
+        assert into[0].tobytes() == bytes([UNTOUCHED]) * VALUE_BYTES
+        outcomes, into, _ = load(client, ["k"])
+        assert outcomes == [KeyOutcome.OK]
+        assert into[0] == value_of("k")
+    finally:
+        client.close()
+
+
 def test_nothing_is_written_after_the_deadline_told_the_caller(valkey: MisbehavingValkey) -> None:
     """The memory belongs to another prompt by then: a late value must not land in it."""
     valkey.values = {b"late": value_of("late")}

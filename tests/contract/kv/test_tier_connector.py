@@ -113,6 +113,7 @@ def test_a_hit_goes_through_lmcaches_own_states_and_is_measured(module: Any) -> 
     submitted = side.scheduler_adapter.maybe_submit_lookup_request.call_args_list[0]
     assert len(submitted.kwargs["token_ids"]) == 4_096
     side.scheduler_adapter.check_lookup_result.return_value = 4_096
+    until(lambda: bool(side._lookups._answers))
     assert side.get_num_new_matched_tokens(request, 0) == (4_096, True)
     side.update_state_after_alloc(request, blocks_of(256), 4_096)
     assert side.request_trackers["r"].state is LMCacheMPRequestState.WAITING_FOR_LOAD
@@ -158,7 +159,8 @@ def test_a_late_lookup_is_given_up_and_its_locks_are_released_when_it_is_answere
     side.scheduler_adapter.free_lookup_locks.assert_not_called()
 
     side.scheduler_adapter.check_lookup_result.return_value = 1_024
-    until(lambda: bool(side._late_lookups._answers))
+    clock += 1.0  # so that it is asked after again
+    until(lambda: bool(side._lookups._answers))
     side.build_connector_meta(SchedulerOutput.make_empty())
     freed = side.scheduler_adapter.free_lookup_locks.call_args.kwargs
     assert (freed["start"], freed["end"], freed["request_id"]) == (0, 1_024, "r")
@@ -177,6 +179,7 @@ def test_an_answer_that_is_there_when_its_deadline_has_passed_in_a_long_step_is_
     request = request_of()
     assert side.get_num_new_matched_tokens(request, 0) == (None, True)
     side.scheduler_adapter.check_lookup_result.return_value = 4_096
+    until(lambda: bool(side._lookups._answers))
     clock += 5.0
     assert side.get_num_new_matched_tokens(request, 0) == (4_096, True)
     assert side._plans.ends == {}
@@ -198,11 +201,12 @@ def test_the_gate_learns_from_an_answer_that_came_while_the_prompt_was_computed(
     side.update_state_after_alloc(request, blocks_of(257), 0)
     assert tier.bytes_per_s == 1e9
     side.scheduler_adapter.check_lookup_result.return_value = 256
-    until(lambda: bool(side._late_lookups._answers))
+    clock += 0.0005  # so that it is asked after again
+    until(lambda: bool(side._lookups._answers))
     clock += 3.0  # the step of the model
     request.status = RequestStatus.FINISHED_LENGTH_CAPPED
     side.request_finished(request, [])
-    assert tier.bytes_per_s > 2e9  # 12 ms, not 3 s
+    assert tier.bytes_per_s > 1.5e9  # 12 ms, not 3 s
     side.scheduler_adapter.free_lookup_locks.assert_called_once()
 
 

@@ -80,18 +80,19 @@ def test_what_comes_after_it_was_given_up_still_says_how_fast_the_tier_is(true_g
 
 def test_a_miss_that_took_longer_than_its_load_should_have_is_a_slow_tier_and_a_quick_one_is_a_miss() -> None:
     tier = TierEstimate(10 * GB, 0.01, now=0.0)
-    tier.missed(tier.started(0.0), GB, silent_until=0.05, now=0.06)
+    tier.missed(tier.started(0.0), GB, answered_at=0.05, now=0.06)
     assert tier.bytes_per_s == 10 * GB
-    tier.missed(tier.started(1.0), GB, silent_until=3.01, now=3.02)
+    tier.missed(tier.started(1.0), GB, answered_at=3.01, now=3.02)
     assert tier.bytes_per_s == pytest.approx(GB / 2)
     assert tier.in_flight == 0
 
 
-def test_a_miss_that_was_seen_only_after_a_long_step_says_nothing() -> None:
-    """Between two questions the engine was busy: when the answer came is not known."""
-    tier = TierEstimate(10 * GB, 0.01, now=0.0)
-    tier.missed(tier.started(0.0), GB, silent_until=0.0, now=3.0)
-    assert tier.bytes_per_s == 10 * GB
+def test_a_load_that_lay_there_during_a_long_step_is_not_taken_for_a_slow_one() -> None:
+    tier = TierEstimate(10 * GB, 0.0, now=0.0)
+    tier.ended(tier.started(0.0), GB, now=3.1, unseen_s=3.0)
+    assert tier.bytes_per_s == pytest.approx(10 * GB)
+    tier.missed(tier.started(10.0), GB, answered_at=10.05, now=13.0)
+    assert tier.bytes_per_s == pytest.approx(10 * GB)
 
 
 def test_the_prefill_rate_follows_and_ignores_what_says_nothing() -> None:

@@ -74,8 +74,7 @@ def test_a_store_that_is_too_slow_for_its_clients_patience_is_learnt_though_it_l
     those.ask("r", PROMPT, 0, 0, now=0.0)
     load_s = computing_s / 4
     assert those.ask("r", PROMPT, 0, 0, now=1.2 * load_s).step is Step.WAIT
-    assert those.ask("r", PROMPT, 0, 0, now=1.21 * load_s).step is Step.WAIT
-    those.found("r", 0, now=1.21 * load_s)
+    those.found("r", 0, now=9.0, answered_at=1.2 * load_s)
     assert those.ends == {LoadEnd.MISS: 1}
     assert those.gate.tiers["t"].bytes_per_s == pytest.approx(4 * S * R / 1.2)
 
@@ -123,7 +122,7 @@ def test_whatever_comes_in_whatever_order_no_load_is_left_in_flight(seed: int, e
             case 0 | 1:
                 those.ask(request, draw.randrange(1, 20_000), draw.randrange(0, 20_000), draw.randrange(0, 9_000), now)
             case 2:
-                those.found(request, draw.choice([0, 256, 4_096]), now)
+                those.found(request, draw.choice([0, 256, 4_096]), now, draw.choice([None, now, now - 0.01]))
             case 3:
                 those.finished(request, draw.random() < 0.8, now)
             case 4:

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.kv_tiers.paired_summary import LEARNING, paired, summarise
 from benchmarks.kv_tiers.report import RESULTS, paired_verdict
+from benchmarks.provenance import ROOT
 
 RUNS = sorted(path.parent.name for path in RESULTS.glob("*-kv-paired/result.json"))
 
@@ -80,3 +81,27 @@ def test_the_gate_takes_no_slow_tier_once_it_has_met_it_and_the_fast_one_in_the_
     assert slow["multiple"] < 1 < fast["multiple"]
     assert slow["gate_minus_always"]["all"]["mean_95_s"][1] < 0
     assert fast["gate_minus_compute"]["settled"]["mean_95_s"][1] < 0
+
+
+def test_what_the_page_says_of_the_gates_losses_is_in_the_newest_run() -> None:
+    page = " ".join((ROOT / "docs/kv.md").read_text().split())
+    rows = result("2026-11-30b-kv-paired")["rows"]
+    seconds = {(row["prompt"], row["arm"]): row["seconds"] for row in rows}
+    said: dict[tuple[float, bool], list[float]] = {}
+    probes, seen = 0, Counter[float]()
+    for row in (each for each in rows if each["arm"] == "gate"):
+        probed = row["page"].get("gate_decisions/take_part/probe", 0) > probes
+        probes = row["page"].get("gate_decisions/take_part/probe", 0)
+        seen[row["multiple"]] += 1
+        if seen[row["multiple"]] > LEARNING and row["cached_tokens"] == 0:
+            loss = row["seconds"] - seconds[row["prompt"], "compute"]
+            said.setdefault((row["multiple"], probed), []).append(loss)
+    told = {key: (len(losses), f"{sum(losses) / len(losses):.2f}") for key, losses in said.items()}
+    assert told[0.5, False] == (6, "0.26")
+    assert told[1.0, False] == (6, "0.13")
+    assert told[0.2, False] == (4, "0.01")
+    assert told[0.2, True] == (5, "0.28")
+    assert told[0.5, True] == (3, "0.40")
+    assert "the six settled ones that were neither looked up nor probed took 0.26 s longer" in page
+    assert "at 1 x B* six took 0.13 s and at 0.2 x B* four 0.01 s" in page
+    assert "Five at 0.2 x B* cost 0.28 s and three at 0.5 x B* 0.40 s" in page
