@@ -36,6 +36,11 @@ _ASCII: Ranges = ((0, 127),)
 _EXOTIC_SPACES: Ranges = minus(character_ranges(tokens(r"[\s\u2028\u2029]")[0]) or (), _ASCII)
 """Spaces beyond ASCII. xgrammar 0.2.7 dies of a complemented class that lists them all ("bitset::set"), so that
 `\\S` and `.` let them through; the judge does not."""
+_MOST_REPEATS = 100
+"""Of one part in one count. xgrammar 0.2.7 takes more than 128 for a rule of its own and, where its cache is on, as in
+every engine, dies of that rule inside JSON ("per_rule_fsm_hashes")."""
+_MOST_SPLIT, _MOST_TEXT = 1000, 4096
+"""The largest count that is written in pieces, and the most characters of these; any other is left as it is."""
 _UNENFORCEABLE = {
     Atom.LOOK: "looks around",
     Atom.BOUNDARY: "uses a word boundary",
@@ -74,7 +79,7 @@ def to_grammar(pattern: str, raw: bool) -> GrammarPattern:
         body = alternative[int(starts) : len(alternative) - int(ends)]
         if any(token.atom in (Atom.START, Atom.END) for token in body):
             return GrammarPattern(None, looser="the pattern has an anchor inside")
-        texts = [_token(token, raw) for token in body]
+        texts = [_token(token, raw) for token in body] if raw else _split_counts(body)
         narrower = narrower or any(lost for _, lost in texts) or (raw and not (starts and ends))
         spelled.append(f"{'' if starts else anything}{''.join(text for text, _ in texts)}{'' if ends else anything}")
     whole = spelled[0] if len(spelled) == 1 else "(?:" + "|".join(spelled) + ")"
@@ -95,7 +100,47 @@ def with_lengths(pattern: str, shortest: int, longest: int | None) -> str | None
     shortest = max(shortest, int(parts[2].text == "+"))
     if longest is not None and longest < shortest:
         return None
-    return f"^{parts[1].text}{{{shortest},{'' if longest is None else longest}}}$"
+    return f"^{_repeated(parts[1].text, shortest, longest)}$"
+
+
+def _split_counts(body: tuple[Token, ...]) -> list[tuple[str, bool]]:
+    """Inside JSON, with large counts as `_repeated` writes them."""
+    result: list[tuple[str, bool]] = []
+    for index, token in enumerate(body):
+        spelled, lost = _token(token, False)
+        if token.atom is Atom.QUANTIFIER and spelled.startswith("{"):
+            low, comma, high = spelled[1:-1].partition(",")
+            if max(int(low or 0), int(high or 0)) > _MOST_REPEATS:
+                start = _start_of_repeated(body, index)
+                atom = "".join(text for text, _ in result[start:])
+                result[start:] = [("", lost) for _, lost in result[start:]]
+                spelled = _repeated(atom, int(low or 0), (int(high) if high else None) if comma else int(low))
+        result.append((spelled, lost))
+    return result
+
+
+def _start_of_repeated(body: tuple[Token, ...], quantifier: int) -> int:
+    """Where the character or group before a quantifier begins."""
+    depth, start = 0, quantifier - 1
+    while True:
+        depth += (body[start].atom is Atom.CLOSE) - (body[start].atom is Atom.OPEN)
+        if depth == 0:
+            return start
+        start -= 1
+
+
+def _repeated(atom: str, low: int, high: int | None) -> str:
+    """`low` to `high` times the atom, in pieces that say the same: `a{1,255}` is `a{1,100}a{0,100}a{0,55}`."""
+    most = low if high is None else high
+    if most <= _MOST_REPEATS or most > _MOST_SPLIT or most * len(atom) > _MOST_TEXT * _MOST_REPEATS:
+        return f"{atom}{{{low},{'' if high is None else high}}}"
+    text = ""
+    while most > 0:
+        least, piece = min(low, _MOST_REPEATS), min(most, _MOST_REPEATS)
+        last = high is None and most <= _MOST_REPEATS
+        text += f"{atom}{{{least},{'' if last else piece}}}"
+        low, most = low - least, most - piece
+    return text
 
 
 def _alternatives(parts: tuple[Token, ...]) -> list[tuple[Token, ...]]:

@@ -14,12 +14,14 @@ def huge_length(random: Random) -> Part:
 
 
 def deep_pattern(random: Random) -> Part:
-    """A counted pattern under two lists: passes vLLM's check of a request and can fail in its engine
+    """A large count in a pattern under two lists: passes vLLM's check of a request and fails in its engine
     (`per_rule_fsm_hashes`)."""
     most = random.choice((200, 255))
-    text = {"type": "string", "pattern": f"^[0-9a-zA-Z_-]{{1,{most}}}$"}
+    one, inside = random.choice((("[0-9a-zA-Z_-]", "a"), ("(?:[0-9]{2}-)", "07-")))
+    text = {"type": "string", "pattern": f"^{one}{{1,{most}}}$"}
     schema = {"type": "array", "items": {"type": "array", "items": text}}
-    return Part(schema, ([["a-1"]], [[], ["b", "C_" * 50]], []), ([["a b"]], [["x" * (most + 1)]], [[""]], ["x"], {}))
+    fitting = ([[inside]], [[], [inside * 3, inside * most]], [])
+    return Part(schema, fitting, ([["a b"]], [[inside * (most + 1)]], [[""]], ["x"], {}))
 
 
 def prefixed_list(random: Random) -> Part:
