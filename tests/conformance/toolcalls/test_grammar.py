@@ -51,8 +51,8 @@ def test_the_normaliser_makes_the_grammar_take_all_right_calls_and_few_wrong_one
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_the_door_asks_the_real_compiler_and_degrades_what_it_dies_of(compiler: TagCompiler) -> None:
-    # Passes vLLM's own check of requests and fails in the engine: "per_rule_fsm_hashes".
-    inner = {"type": "array", "items": {"type": "string", "pattern": "^[0-9a-zA-Z_-]{1,255}$"}}
+    # Passes vLLM's own check of requests and fails in the engine: "per_rule_fsm_hashes". Up to 1,000 it would be cured.
+    inner = {"type": "array", "items": {"type": "string", "pattern": "^[0-9a-zA-Z_-]{1,2000}$"}}
     parameters = {"type": "object", "properties": {"x": {"type": "array", "items": inner}}}
     declared = declare([function("deep", parameters), function("plain", {"type": "object", "properties": {}})])
     choice = read_choice("auto", declared.tools)
@@ -62,6 +62,11 @@ async def test_the_door_asks_the_real_compiler_and_degrades_what_it_dies_of(comp
     assert admitted.grammar is not None
     assert admitted.grammar.rstrip().splitlines()[-1].startswith("root ::=")
     assert isinstance(await compiler.compile("again", admitted.tag), Compiled)
+
+    inner["items"] = {"type": "string", "pattern": "^(?:[0-9a-f]{2}:){1,255}$"}
+    small = declare([function("deep", parameters)])
+    cured = await admit(compiler, small, read_choice("auto", small.tools))
+    assert cured.declared.tools["deep"].findings == ()
 
     impossible = declare(
         [function("bad", {"type": "object", "properties": {"a": {"$ref": "#/x"}}})], OnUnsupported.NAMES_ONLY

@@ -82,6 +82,35 @@ def test_lengths_go_into_a_pattern_of_one_repeated_character() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
+    st.sampled_from(("a", "(?:a|b[0-9])", "[0-9]")),
+    st.integers(0, 450),
+    st.integers(0, 450) | st.none(),
+)
+def test_a_large_count_inside_json_is_written_in_pieces_that_say_the_same(
+    part: str, low: int, more: int | None
+) -> None:
+    """xgrammar's cache dies of a count beyond 128 there ("per_rule_fsm_hashes")."""
+    high = None if more is None else low + more
+    told = to_grammar(f"^{part}{{{low},{'' if high is None else high}}}$", raw=False).text
+    assert told is not None
+    pieces = re.findall(rf"{re.escape(part)}\{{(\d+),(\d*)\}}", told)
+    assert "".join(f"{part}{{{least},{most}}}" for least, most in pieces) == told[1:-1]
+    assert all(int(least) <= 100 and int(most or 0) <= 100 for least, most in pieces)
+    assert sum(int(least) for least, _ in pieces) == low
+    if high is not None:
+        assert sum(int(most) for _, most in pieces) == high
+    else:
+        assert [most for _, most in pieces if not most] == [""], "one piece has no end"
+
+
+def test_an_exact_count_and_one_that_is_too_large_to_split() -> None:
+    assert to_grammar("^a{128}$", raw=False).text == "^a{100,100}a{28,28}$"
+    assert to_grammar("^a{3}b{1,5000}$", raw=False).text == "^a{3}b{1,5000}$"
+    assert to_grammar("^a{1,255}$", raw=True).text == "^a{1,255}$", "a raw value has no such fault"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
     st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)).map(lambda pair: (min(pair), max(pair))), max_size=5)
 )
 def test_ranges_are_complemented_and_subtracted_as_sets_are(pairs: list[tuple[int, int]]) -> None:
