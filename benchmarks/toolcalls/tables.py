@@ -16,6 +16,8 @@ from typing import Any
 
 from benchmarks.provenance import ROOT
 from benchmarks.toolcalls.live_summary import summarise
+from benchmarks.toolcalls.refusals import totals
+from prime_inference.toolcalls.suite.refused import NO_TOOLS
 
 PAGE = ROOT / "docs" / "toolcalls.md"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -76,15 +78,39 @@ def sides(result: Result) -> str:
 def scale(folder: str, result: Result) -> str:
     mine, judged = result["normalised"], result["judged"]
     looser = ", ".join(f"{name} {number}" for name, number in Counter(mine["accepted_by"]).most_common())
+    beside, kept_out = mine["reordered"] + mine["extended"], mine["reordered_rejected"] + mine["extended_rejected"]
     return (
-        f"{circumstances(folder, result)}: {mine['tools']:,} generated tools, every construct in at least "
-        f"{min(result['constructs'].values())} of them, xgrammar {result['versions']['xgrammar']}.\n\n{sides(result)}\n\n"
-        f"Wrong ones that the grammar accepts, by construct: {looser}. Compiled only without their patterns, and reported: "
-        f"{mine['degraded']}.\nApart from these rows: right arguments in another key order ({mine['reordered']:,}) or with an "
-        f"undeclared key ({mine['extended']:,}) are all out of the\ngrammar's reach by policy "
-        f"({part_of(mine['reordered_rejected'] + mine['extended_rejected'], mine['reordered'] + mine['extended'])} rejected), "
-        f"and right for the judge; {judged['no_spelling']:,} arguments have no\nspelling in GLM's text; "
-        f"{judged['counted_otherwise']:,} of {judged['right']:,} right ones are a mismatch only for OpenRouter's counter."
+        f"{circumstances(folder, result)}: {mine['tools']:,} generated tools, every one of "
+        f"{len(result['constructs'])} constructs in at least {min(result['constructs'].values())} of them,\n"
+        f"xgrammar {result['versions']['xgrammar']}.\n\n{sides(result)}\n\n"
+        f"Wrong ones that the grammar accepts, by construct: {looser}; of a tool that is not reported as looser: "
+        f"{mine['wrong_accepted_unreported']}.\nCompiled only without their patterns, and reported: {mine['degraded']}.\n"
+        f"Apart from these rows: right arguments in another key order ({mine['reordered']:,}) or with an "
+        f"undeclared key ({mine['extended']:,}) are out of the\ngrammar's reach by policy "
+        f"({part_of(kept_out, beside)} rejected), and right for the judge; {judged['no_spelling']:,} arguments have no\n"
+        f"spelling in GLM's text; "
+        f"{judged['counted_otherwise']:,} of {judged['right']:,} right ones are a mismatch only for OpenRouter's counter.\n\n"
+        f"{refused(result['refusals'])}"
+    )
+
+
+def refused(found: list[dict[str, Any]]) -> str:
+    return "Tools that must be refused, in none of the numbers above:\n\n" + rows(
+        (
+            "",
+            "tools",
+            "refused",
+            "with tool and place",
+            "kept by name only, where that is the policy",
+            "compile as sent",
+        ),
+        *(
+            (
+                *(name.replace("_", " "), one["tools"], one["refused"], one["named"]),
+                *(("-", "-") if name in NO_TOOLS else (one["by_name_only"], one["compiles"])),
+            )
+            for name, one in totals(found).items()
+        ),
     )
 
 

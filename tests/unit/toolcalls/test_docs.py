@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.toolcalls.refusals import totals
 from benchmarks.toolcalls.tables import FILES, PAGE, newest, p99, written
-from prime_inference.toolcalls.suite.parts import MAKERS
+from prime_inference.toolcalls.suite.generate import EVERY, LEAST_SHARE
+from prime_inference.toolcalls.suite.refused import NO_TOOLS, REFUSED
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = PAGE.read_text()
@@ -43,9 +45,21 @@ def test_the_grammar_and_the_judge_keep_their_bounds(kind: str) -> None:
 def test_the_generated_set_is_large_and_holds_every_construct() -> None:
     _, found = newest("scale")
     assert found["plain"]["tools"] == found["normalised"]["tools"] == found["count"] >= 2000
-    assert set(found["constructs"]) == set(MAKERS)
-    assert min(found["constructs"].values()) >= 0.05 * found["count"]
+    assert set(found["constructs"]) == set(EVERY)
+    assert min(found["constructs"].values()) >= int(LEAST_SHARE * found["count"])
+    assert found["refused"] == [], "what must be refused is in a group of its own"
+    assert found["normalised"]["wrong_accepted_unreported"] == 0
     assert found["plain"]["unreported_failures"] + found["plain"]["right_rejected"] > 0, "the normaliser would be idle"
+
+
+def test_every_tool_that_must_be_refused_was_with_its_name_and_the_place() -> None:
+    _, found = newest("scale")
+    of_each = totals(found["refusals"])
+    assert set(of_each) == set(REFUSED)
+    for construct, count in of_each.items():
+        assert count["tools"] >= found["count"] // 10 // len(REFUSED)
+        assert count["refused"] == count["named"] == count["tools"]
+        assert count["by_name_only"] == (0 if construct in NO_TOOLS else count["tools"])
 
 
 def test_tool_calls_cost_what_they_may() -> None:
