@@ -23,8 +23,9 @@ from tests.conformance.toolcalls.conftest import ROOT
 
 pytestmark = pytest.mark.slow
 
-MOST_WRONG_ACCEPTED = 0.03
-"""Of wrong arguments, by the grammar; the judge accepts none."""
+MOST_WRONG_ACCEPTED = 0.04
+"""Of wrong arguments, by the grammar; the judge accepts none. The recorded set of 2,000 keeps 3 % (`test_docs`); in a hundred
+tools a few patterns more or less that no grammar holds are a whole percent."""
 
 
 def test_the_normaliser_makes_the_grammar_take_all_right_calls_and_few_wrong_ones(
