@@ -4,6 +4,7 @@ cannot compile. Kept apart because a model can hardly be asked for a text of 5,0
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from prime_inference.toolcalls.suite.parts import Part
 
@@ -20,7 +21,7 @@ def deep_pattern(random: Random) -> Part:
     one, inside = random.choice((("[0-9a-zA-Z_-]", "a"), ("(?:[0-9]{2}-)", "07-")))
     text = {"type": "string", "pattern": f"^{one}{{1,{most}}}$"}
     schema = {"type": "array", "items": {"type": "array", "items": text}}
-    fitting = ([[inside]], [[], [inside * 3, inside * most]], [])
+    fitting: tuple[Any, ...] = ([[inside]], [[], [inside * 3, inside * most]], [])
     return Part(schema, fitting, ([["a b"]], [[inside * (most + 1)]], [[""]], ["x"], {}))
 
 
