@@ -11,8 +11,8 @@ taking turns in each, so that a slow minute of the machine is everybody's:
              followed by the same rate straight to the upstream: added latency
     search   256 streams: the highest rate of events of which all arrive, 99 % within 50 ms of the upstream's due time
     streams  70 % of that rate, and the same straight to the upstream: added time to the first event and between events
-    open     the highest rate that each serves in an open loop with its core not full (saturation.py), unary and streaming;
-             then all of them at 70 % of what the gateway serves, and the same straight to the upstream; then the rate
+    open     the highest rate that each serves in an open loop with its core not full (saturation.py), unary and streaming,
+             each time it is asked for; then all of them at 70 % of what the gateway serves, and the same straight to the upstream; then the rate
              up to which the gateway adds at most 5 ms to the first event at p99
 
 `--quick` takes a second a point and one round: for trying things out; its results are no results.
@@ -36,7 +36,7 @@ from benchmarks.gateway.histogram import percentile_ms, unpacked
 from benchmarks.gateway.machine import LOAD_CORE
 from benchmarks.gateway.open_loop import FIRST_GUESS, OpenLoop, OpenPlan
 from benchmarks.gateway.points import Length, Limits, idle_streams, point
-from benchmarks.gateway.saturation import LATE_MS, LOSS, OTHERS_LIMIT, What, of_search
+from benchmarks.gateway.saturation import AGAIN, LATE_MS, LOSS, OTHERS_LIMIT, What, of_search
 from benchmarks.gateway.summary import BUSY_LIMIT, SHARE_OF_SATURATION, summarise
 from benchmarks.gateway.targets import Target
 from benchmarks.provenance import ROOT, provenance, write
@@ -75,6 +75,7 @@ class Plan:
     probe: Length
     soon: Length
     limits: Limits
+    again: int
 
 
 FULL = Plan(
@@ -95,6 +96,7 @@ FULL = Plan(
     probe=Length(0.5, 5.0),
     soon=Length(1.5, 6.0),
     limits=Limits(BUSY_LIMIT, OTHERS_LIMIT),
+    again=AGAIN,
 )
 QUICK = replace(
     FULL,
@@ -111,6 +113,7 @@ QUICK = replace(
     probe=Length(0.3, 0.7),
     soon=Length(1.0, 1.0),
     limits=Limits(1.0, 1.0),
+    again=1,
 )
 
 
@@ -213,6 +216,7 @@ class Run:
             plan.stream,
             plan.soon,
             plan.limits,
+            plan.again,
         )
 
         def keep(result: dict[str, Any], **about: Any) -> None:

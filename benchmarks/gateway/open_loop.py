@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.gateway.points import Length, Limits, point
-from benchmarks.gateway.saturation import Bracket, Verdict, What, judge, of_soon
+from benchmarks.gateway.saturation import NEAR, Bracket, Verdict, What, judge, of_soon
 from benchmarks.gateway.summary import SHARE_OF_SATURATION
 from benchmarks.gateway.targets import GATEWAY, Target
 
@@ -39,6 +39,8 @@ class OpenPlan:
     stream: Length
     soon: Length
     limits: Limits
+    again: int
+    """Probes of the rate that a search found."""
 
 
 class OpenLoop:
@@ -60,7 +62,6 @@ class OpenLoop:
     def search(self, what: What, guesses: Mapping[str, float], known: Mapping[str, Bracket]) -> dict[str, float]:
         """By target, the highest rate that was served; without those that served none."""
         found = {}
-        probe = self._plan.probe if what is What.UNARY else self._plan.stream_probe
         for each in self._targets:
             bracket = known.get(each.name, Bracket())
             for _ in range(MOST_PROBES):
@@ -68,17 +69,43 @@ class OpenLoop:
                 if rate is None:
                     break
                 rate = round(rate, 1)
-                result = self._point(what, each, probe, rate)
-                verdict = judge(what, result, rate)
-                kept = {name: value for name, value in result.items() if name not in ("first_event", "gap")}
-                self._keep(kept, kind="probe", what=what.value, rate=rate, verdict=verdict.value)
-                if verdict is Verdict.FAILED:
-                    time.sleep(RECOVERY_S)
-                # A load generator that is too busy cannot say that more would be served.
-                bracket = bracket.narrowed(rate, verdict is Verdict.SERVED and not result["void"])
+                bracket = bracket.narrowed(rate, self._served(what, each, rate))
             if bracket.served:
                 found[each.name] = bracket.served
-        return found
+        return self._borne(what, found)
+
+    def _borne(self, what: What, found: Mapping[str, float]) -> dict[str, float]:
+        """Lowered to what is served at other times, too; without those that then serve none."""
+        rates = dict(found)
+        lowered = set()
+        for _ in range(self._plan.again):
+            lowered = set()
+            for each in self._targets:
+                if each.name in rates and not self._served(what, each, rates[each.name]):
+                    rates[each.name] = round(rates[each.name] / NEAR, 1)
+                    lowered.add(each.name)
+        for each in self._targets:
+            if each.name in lowered and not self._found_below(what, each, rates):
+                del rates[each.name]
+        return rates
+
+    def _found_below(self, what: What, target: Target, rates: dict[str, float]) -> bool:
+        for _ in range(MOST_PROBES):
+            if self._served(what, target, rates[target.name]):
+                return True
+            rates[target.name] = round(rates[target.name] / NEAR, 1)
+        return False
+
+    def _served(self, what: What, target: Target, rate: float) -> bool:
+        probe = self._plan.probe if what is What.UNARY else self._plan.stream_probe
+        result = self._point(what, target, probe, rate)
+        verdict = judge(what, result, rate)
+        kept = {name: value for name, value in result.items() if name not in ("first_event", "gap")}
+        self._keep(kept, kind="probe", what=what.value, rate=rate, verdict=verdict.value)
+        if verdict is Verdict.FAILED:
+            time.sleep(RECOVERY_S)
+        # A load generator that is too busy cannot say that more would be served.
+        return verdict is Verdict.SERVED and not result["void"]
 
     def latencies(self, what: What, saturation: Mapping[str, float]) -> None:
         """At 70 % of what the gateway serves; of a target that does not serve as much, at 70 % of its own. Each rate goes

@@ -1,11 +1,14 @@
 """The highest open-loop rate that a target still serves, and the one at which its streams still begin soon: what a probe
 says, and which rate is tried next. Pure.
 
-A rate is served when all of this holds for five seconds of it (as long as the target's core is likely to be slow once, where
-its speed changes): nothing failed; what came back is what was asked for,
-less what lies at the edges of the measured time; no backlog grew; streamed events were on time; and the target's core had
-idle time left. Without the last a target that takes many requests in one turn of its loop would look as if it had room
+A rate is served when all of this holds for five seconds of it: nothing failed; what came back is what was asked for, less
+what lies at the edges of the measured time; no backlog grew; answers and streamed events were on time; and the target's core
+had idle time left. Without the last a target that takes many requests in one turn of its loop would look as if it had room
 at a rate that leaves it none.
+
+On a shared machine a core's speed halves and doubles within seconds. So the rate that a search found is asked for again
+(AGAIN), the targets taking turns, and lowered each time that it is not served: what counts is what is borne in slow seconds,
+too.
 """
 
 import math
@@ -29,14 +32,18 @@ BACKLOG_SHARE, BACKLOG_LEAST = 0.02, 4
 """So many more open requests at the end than at the beginning (a share of those sent, and a few) are chance."""
 
 LATE_MS = 50.0
-"""99 % of streamed events come within this of the time at which they were due."""
+"""99 % of streamed events come within this of the time at which they were due, and 99 % of unary answers within this of the
+time at which their request was."""
 
 NEAR = 1.1
-"""Served and not served are at most this factor apart when the search ends; the lower one is taken."""
+"""Served and not served are at most this factor apart when the search ends; the lower one is taken. A rate that is not
+served when it is asked for again is lowered by it."""
+
+AGAIN = 5
+"""So many probes of the rate that was found, a turn of all targets apart; after the last of them until one is served."""
 
 STEP = 1.4
 """To the next rate while only one side is known."""
-
 
 SOON_MS = 5.0
 """Added to the time of the first event at p99: the aim. Beyond it a stream does not begin soon."""
@@ -54,6 +61,7 @@ class Verdict(StrEnum):
     """Fewer answers or events than were asked for."""
     BACKLOG = "backlog"
     LATE = "late"
+    """Answers or events."""
     FULL = "full"
     """The core."""
 
@@ -69,7 +77,7 @@ def judge(what: What, result: Mapping[str, Any], offered: float) -> Verdict:
         grown = result["open_at_end"] - result["open_at_start"]
         if grown > BACKLOG_LEAST + BACKLOG_SHARE * result["sent"]:
             return Verdict.BACKLOG
-    elif percentile_ms(unpacked(result["delay"]), 0.99) > LATE_MS:
+    if percentile_ms(unpacked(result["latency" if what is What.UNARY else "delay"]), 0.99) > LATE_MS:
         return Verdict.LATE
     return Verdict.FULL if busy(result) >= FULL_CORE else Verdict.SERVED
 

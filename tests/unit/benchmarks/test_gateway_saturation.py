@@ -23,6 +23,7 @@ GOOD: dict[str, Any] = {
     "open_at_start": 3,
     "open_at_end": 9,
     "delay": SOON,
+    "latency": SOON,
     "cores": [0.8, 0.3],
     "cpu_s": 0.78,
 }
@@ -40,6 +41,7 @@ GOOD: dict[str, Any] = {
         (What.UNARY, {"open_at_end": 40}, Verdict.BACKLOG),
         (What.STREAMS, {"open_at_end": 40}, Verdict.SERVED),
         (What.STREAMS, {"delay": LATE}, Verdict.LATE),
+        (What.UNARY, {"latency": LATE}, Verdict.LATE),
         (What.UNARY, {"cores": [0.98, 0.3], "cpu_s": 0.96}, Verdict.FULL),
         (What.UNARY, {"cores": [1.0, 0.3], "cpu_s": 0.2}, Verdict.SERVED),
     ],
