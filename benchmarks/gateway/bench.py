@@ -12,8 +12,8 @@ taking turns in each, so that a slow minute of the machine is everybody's:
     search   256 streams: the highest rate of events of which all arrive, 99 % within 50 ms of the upstream's due time
     streams  70 % of that rate, and the same straight to the upstream: added time to the first event and between events
     open     the highest rate that each serves in an open loop with its core not full (saturation.py), unary and streaming,
-             each time it is asked for; then all of them at 70 % of what the gateway serves, and the same straight to the upstream; then the rate
-             up to which the gateway adds at most 5 ms to the first event at p99
+             each time it is asked for; then all of them at 70 % of what the gateway serves, and the same straight to the
+             upstream; then the rate up to which the gateway adds at most 5 ms to the first event at p99
 
 `--quick` takes a second a point and one round: for trying things out; its results are no results.
 """

@@ -77,7 +77,7 @@ class OpenLoop:
     def _borne(self, what: What, found: Mapping[str, float]) -> dict[str, float]:
         """Lowered to what is served at other times, too; without those that then serve none."""
         rates = dict(found)
-        lowered = set()
+        lowered: set[str] = set()
         for _ in range(self._plan.again):
             lowered = set()
             for each in self._targets:

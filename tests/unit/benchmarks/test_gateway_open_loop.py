@@ -19,7 +19,8 @@ SOON = packed(Counter({1000: 100}))
 LATER = packed(Counter({1600: 100}))
 """About a second."""
 BEGINS_SOON_UP_TO = 900.0
-PLAN = OpenPlan(8, 8, 16, 2, *[Length(0, 1)] * 5, Limits(1, 1), 5)
+SECOND = Length(0, 1)
+PLAN = OpenPlan(8, 8, 16, 2, SECOND, SECOND, SECOND, SECOND, SECOND, Limits(1, 1), 5)
 
 
 NAMES = ["relay", "gateway", "litellm"]
