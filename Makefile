@@ -106,6 +106,6 @@ bench-kv-paired: $(VENV)/.test ## the gate against computing and against loading
 	$(BIN)/python -m benchmarks.kv_tiers.report
 
 .PHONY: bench-gateway
-bench-gateway: $(VENV)/.test ## the gateway beside a bare relay, LiteLLM and vLLM's router, on two cores; then the docs page (8 min)
+bench-gateway: $(VENV)/.test ## the gateway beside a bare relay, LiteLLM and vLLM's router, on two cores; then the docs page (25 min)
 	$(BIN)/python -m benchmarks.gateway.bench --out benchmarks/results/$$(date +%F)$(SUFFIX)-gateway $(ARGS)
 	$(BIN)/python -m benchmarks.gateway.report

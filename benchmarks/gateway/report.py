@@ -177,7 +177,9 @@ def goals(summary: Numbers) -> list[str]:
     for what, value, aim, met in rows:
         verdict = "void" if value is None else "met" if met(value) else "**missed**"
         lines.append(f"| {what} | {'void' if value is None else f'{value:g}'} | {aim} | {verdict} |")
-    soon = summary.get("open", {}).get(GATEWAY, {}).get("streams", {})
+    opened = summary.get("open", {}).get(GATEWAY, {"unary": {}, "streams": {}})
+    lines += closed_loop_line(ours, opened["unary"])
+    soon = opened["streams"]
     if "spread_events_at" in soon:
         lines += ["", spread_line(soon)]
     if "soon_events_per_s" in soon:
@@ -187,6 +189,17 @@ def goals(summary: Numbers) -> list[str]:
         rate = rust["requests_per_s"] / ours["requests_per_s"]
         lines += ["", f"vLLM's router bears {rate:.1f} times this gateway's unary rate on a core."]
     return lines
+
+
+def closed_loop_line(closed: Numbers, opened: Numbers) -> list[str]:
+    """Where the latencies at 70 % of the closed-loop rate were taken, beside what is served in an open loop."""
+    at, served = closed["latency_at_requests_per_s"], opened.get("requests_per_s")
+    if not at or not served:
+        return []
+    return [
+        "",
+        f"70 % of the closed-loop rate is {at:,.0f} requests a second: {at / served:.0%} of what an open loop is served.",
+    ]
 
 
 def spread_line(numbers: Numbers) -> str:
