@@ -23,7 +23,7 @@ from gateway.guard.gate import Gate
 from gateway.guard.ticket import Ticket
 from gateway.relay.causes import ENDINGS, AttemptFailed, Cause, client_error, error_for
 from gateway.relay.limit import Limit
-from gateway.relay.sse import EventSplitter, EventTooLarge
+from gateway.relay.sse import EventSplitter, EventTooLarge, is_comment
 from gateway.relay.stream import Editor, StreamEnd, UpstreamErrorEvent
 from gateway.relay.upstream import Upstream, UpstreamAnswer
 from gateway.relay.whole import Whole
@@ -72,6 +72,8 @@ class OpenStream:
     _splitter: EventSplitter
     first_event_at: float = field(default_factory=time.monotonic)
     _corrected: bool = False
+    _heard_at: float = 0.0
+    """Monotonic: an event that is no comment, or when it was last waited for."""
 
     async def batches(self, write_now: WriteNow) -> AsyncIterator[bytes]:
         """What to send, of all events that have come together: the task is woken only with what `write_now` refused,
@@ -80,7 +82,9 @@ class OpenStream:
         refused: list[bytes] = []
 
         def take(data: bytes) -> bool:
-            batch = b"".join(map(editor.feed, self._splitter.feed(data)))
+            events = self._splitter.feed(data)
+            self._listen(data, events)
+            batch = b"".join(map(editor.feed, events))
             if not self._corrected:
                 self.correct()
             # The end is the task's: it leaves together with the body's.
@@ -92,6 +96,8 @@ class OpenStream:
         try:
             more = not editor.closed
             while more:
+                # While the client was waited for, nobody listened to the deployment.
+                self._heard_at = time.monotonic()
                 more = await self._answer.pour(take) and not editor.closed
                 if refused and (batch := refused.pop()):
                     yield batch
@@ -103,6 +109,15 @@ class OpenStream:
             yield editor.fail(UpstreamErrorEvent(502, failed.message), StreamEnd.TRUNCATED)
         except EventTooLarge as error:
             yield editor.fail(UpstreamErrorEvent(502, str(error)))
+
+    def _listen(self, data: bytes, events: list[bytes]) -> None:
+        """A frontend may send comments for an engine that has fallen silent (DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS): they keep
+        the connection, and are no sign of life. Raises AttemptFailed(LOST)."""
+        now = time.monotonic()
+        if not (events and data.startswith(b":") and all(map(is_comment, events))):
+            self._heard_at = now
+        elif now - self._heard_at > self._answer.idle_timeout_s:
+            raise self._answer.silent()
 
     def correct(self) -> None:
         """The ticket's weight, as soon as the engine has said what it found and what it had to compute."""

@@ -94,6 +94,11 @@ def field_of(event: bytes, field: bytes) -> bytes | None:
     return found
 
 
+def is_comment(event: bytes) -> bool:
+    """Nothing but comment lines."""
+    return all(not line or line.startswith(b":") for line in _LINE_END.split(event))
+
+
 def event_of(data: bytes) -> bytes:
     """One event with this data, which must hold no line end."""
     return b"data: " + data + b"\n\n"

@@ -15,18 +15,18 @@ MAX_REFUSAL_BYTES = 64 * 1024
 class UpstreamAnswer:
     """A 200 from a frontend, not read yet. `close` ends it at once: the frontend sees the disconnect and cancels."""
 
-    __slots__ = ("_connection", "_idle_timeout_s", "_origin", "_pool")
+    __slots__ = ("_connection", "_origin", "_pool", "idle_timeout_s")
 
     def __init__(self, connection: Connection, origin: Origin, pool: Pool, idle_timeout_s: float) -> None:
         self._connection: Connection | None = connection
         self._origin = origin
         self._pool = pool
-        self._idle_timeout_s = idle_timeout_s
+        self.idle_timeout_s = idle_timeout_s
 
     def begun(self) -> None:
         """From now on silence counts: the wait for the first event is bounded by whoever attempts it."""
         if self._connection is not None:
-            self._connection.bound_silence(self._idle_timeout_s)
+            self._connection.bound_silence(self.idle_timeout_s)
 
     async def read(self) -> bytes:
         """What has come of the body since the last read; nothing at its end. Raises AttemptFailed(LOST) when the
@@ -56,8 +56,11 @@ class UpstreamAnswer:
 
     def _lost(self, error: Silent | Broken) -> AttemptFailed:
         if isinstance(error, Silent):
-            return AttemptFailed(Cause.LOST, f"no event for {self._idle_timeout_s:g} s")
+            return self.silent()
         return AttemptFailed(Cause.LOST, f"the connection broke ({error})")
+
+    def silent(self) -> AttemptFailed:
+        return AttemptFailed(Cause.LOST, f"no event for {self.idle_timeout_s:g} s")
 
     def close(self) -> None:
         if self._connection is not None:
