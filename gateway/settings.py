@@ -67,7 +67,8 @@ class GatewaySettings(BaseSettings):
     """Without an event for this long, a client that asked for a stream gets its first comment line, and then one each
     time again: proxies cut silent connections at 60 s. From the first on, a failure is an event in the stream."""
     idle_timeout_seconds: Seconds = 60.0
-    """Between two events of a running stream; comments are none. Dynamo itself lets a silent stream hang (ai-dynamo/dynamo issue 13088)."""
+    """Between two events of a running stream; comments are none. Dynamo itself lets a silent stream hang
+    (ai-dynamo/dynamo issue 13088)."""
     total_timeout_seconds: Seconds = 3600.0
     """A whole request."""
     drain_seconds: Seconds = 30.0
