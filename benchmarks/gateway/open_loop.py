@@ -76,25 +76,15 @@ class OpenLoop:
 
     def _borne(self, what: What, found: Mapping[str, float]) -> dict[str, float]:
         """Lowered to what is served at other times, too; without those that then serve none."""
-        rates = dict(found)
-        lowered: set[str] = set()
-        for _ in range(self._plan.again):
-            lowered = set()
+        rates, served = dict(found), dict.fromkeys(found, True)
+        for turn in range(self._plan.again + MOST_PROBES):
             for each in self._targets:
-                if each.name in rates and not self._served(what, each, rates[each.name]):
-                    rates[each.name] = round(rates[each.name] / NEAR, 1)
-                    lowered.add(each.name)
-        for each in self._targets:
-            if each.name in lowered and not self._found_below(what, each, rates):
-                del rates[each.name]
-        return rates
-
-    def _found_below(self, what: What, target: Target, rates: dict[str, float]) -> bool:
-        for _ in range(MOST_PROBES):
-            if self._served(what, target, rates[target.name]):
-                return True
-            rates[target.name] = round(rates[target.name] / NEAR, 1)
-        return False
+                name = each.name
+                if name in rates and (turn < self._plan.again or not served[name]):
+                    served[name] = self._served(what, each, rates[name])
+                    if not served[name]:
+                        rates[name] = round(rates[name] / NEAR, 1)
+        return {name: rate for name, rate in rates.items() if served[name]}
 
     def _served(self, what: What, target: Target, rate: float) -> bool:
         probe = self._plan.probe if what is What.UNARY else self._plan.stream_probe

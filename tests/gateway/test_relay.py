@@ -12,7 +12,7 @@ from aiohttp import web
 
 from gateway.relay.stream import StreamEditor
 from tests.support.gateway import KEY, gateway
-from tests.support.upstream import Script, answers, breaks, hangs, repeats, sends, upstream
+from tests.support.upstream import Script, answers, breaks, hangs, sends, upstream
 
 DONE = b"data: [DONE]\n\n"
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -201,7 +201,7 @@ async def test_a_silent_stream_ends_after_the_idle_timeout(tmp_path: Path) -> No
 
 async def test_comments_of_a_frontend_are_no_sign_of_life(tmp_path: Path) -> None:
     async with (
-        upstream(repeats(chunk("a"), b": keep-alive\n\n", every_s=0.05)) as up,
+        upstream(sends(chunk("a"), *[b": keep-alive\n\n"] * 100, pause_s=0.05)) as up,
         gateway(tmp_path, [up.url], idle_timeout_seconds=0.3) as gw,
     ):
         async with asyncio.timeout(5), gw.session.post(f"{gw.url}/chat/completions", json=STREAM) as response:

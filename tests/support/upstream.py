@@ -80,20 +80,6 @@ def answers(body: bytes, status: int = 200, pause_s: float = 0.0) -> Script:
     return script
 
 
-def repeats(first: bytes, part: bytes, *, every_s: float) -> Script:
-    """An event stream that sends `part` over and over, for ever."""
-
-    async def script(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        await response.write(first)
-        while True:
-            await asyncio.sleep(every_s)
-            await response.write(part)
-
-    return script
-
-
 def hangs(*parts: bytes) -> Script:
     """An event stream that goes silent after these parts; without parts, a request that gets no answer."""
 
