@@ -67,6 +67,7 @@ def quantile(buckets: list[tuple[float, float]], q: float) -> float | None:
         if count >= rank:
             if bound == float("inf"):
                 return lower
-            return bound if count == below else lower + (bound - lower) * (rank - below) / (count - below)
+            # Rounded, the line between may end a hair above its bucket.
+            return bound if count == below else min(bound, lower + (bound - lower) * (rank - below) / (count - below))
         lower, below = bound, count
     return lower

@@ -1,7 +1,7 @@
 """Rates and quantiles of the last minute."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
@@ -40,6 +40,7 @@ def test_a_process_that_began_again_counts_from_zero() -> None:
 
 
 @given(st.lists(st.floats(0, 20, allow_nan=False), min_size=1, max_size=200), st.floats(0.01, 1))
+@example([3.0, 0.05, 0.05, 0.05], 0.75)
 def test_a_quantile_lies_in_the_bucket_of_the_true_one(values: list[float], q: float) -> None:
     bounds = [0.1, 0.5, 1.0, 5.0, 10.0]
     buckets = [(bound, float(sum(value <= bound for value in values))) for bound in [*bounds, float("inf")]]
